@@ -158,7 +158,7 @@ def _verify(catalog: lancekeep.Catalog, table: str) -> object:
 
 Measure = Callable[[lancekeep.Catalog], object]
 MEASUREMENTS: dict[str, tuple[Measure, str]] = {
-    "history(limit=10)": (lambda catalog: len(catalog.history("versions", limit=10)), ""),
+    "history(limit=10)": (lambda catalog: len(catalog.versions.history("versions", limit=10)), ""),
     "list_table_versions(limit=10)": (_versions_page, ""),
     "describe_table": (_description, ""),
     "lance: open versions": (lambda catalog: _opening(catalog, "versions"), ""),

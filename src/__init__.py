@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.table_data import TableData
     from lancekeep.application.rows.table_structure import TableStructure
+    from lancekeep.application.rows.table_versions import TableVersions
     from lancekeep.application.rows.transactions import Snapshot, Transaction
     from lancekeep.application.rows.views import Refreshed, Views
     from lancekeep.application.rows.writes import HistoryEntry
@@ -177,6 +178,7 @@ __all__ = [
     "TableData",
     "TableNotFound",
     "TableStructure",
+    "TableVersions",
     "Tag",
     "TagAlreadyExists",
     "TagNotFound",
@@ -231,6 +233,7 @@ _HOMES = {
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.application.rows.table_data": "TableData",
     "lancekeep.application.rows.table_structure": "TableStructure",
+    "lancekeep.application.rows.table_versions": "TableVersions",
     "lancekeep.application.rows.views": "Refreshed Views",
     "lancekeep.application.entries.tags": "Tags",
     "lancekeep.domain.view": "Refresh SourceVersion ViewDefinition",

@@ -92,7 +92,7 @@ def connect(
             tables are storage-managed: native writers commit by the storage's own atomic primitive.
         storage_options: Options of the object store, in the spelling of the native engine.
         commit_store_options: Options of the commit store, such as credentials, which do not belong in a URL.
-        committer: The name that `Catalog.history` shows; ``user@host`` by default.
+        committer: The name that `TableVersions.history` shows; ``user@host`` by default.
         inline_optimization: Update the indexes of the manifest table every 256 changes, as `Catalog.optimize` does.
         unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
             lose its last commits. The catalog does not remember it.

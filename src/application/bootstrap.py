@@ -29,6 +29,7 @@ from lancekeep.application.rows.idempotency import IdempotentRequests
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
+from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.transaction_records import TransactionRecords
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.views import Views
@@ -127,6 +128,7 @@ def bootstrap(
         TableData(tables, writes, engine, mem_wal.ask),
         TableStructure(writes, engine, transactions),
         tags,
+        TableVersions(writes, engine),
         Branches(writes, engine),
         Views(tables, writes, engine),
         Partitions(ledger, places, writes, removal, engine),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from lancekeep.application.deprecation import warn_of_move
 from lancekeep.application.entries.tables import Description
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
-from lancekeep.application.rows.version_times import Moment, moment_of, version_of
-from lancekeep.application.rows.writes import HistoryEntry
+from lancekeep.application.rows.version_times import Moment, version_of
 from lancekeep.application.services import DEPRECATED, Services, deprecated_part
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.service import Upkeep
@@ -22,7 +21,7 @@ from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
-from lancekeep.ports.table_engine import VersionDetails, WritePlan
+from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.domain.operations import Transaction as TableTransaction
@@ -45,6 +44,7 @@ class Catalog(Upkeep):
         self.data = services.data
         self.structure = services.structure
         self.tags = services.tags
+        self.versions = services.versions
         self.branches = services.branches
         self.views = services.views
         self.partitions = services.partitions
@@ -492,7 +492,8 @@ class Catalog(Upkeep):
             tag: A tag, without a version or branch.
             branch: A branch; by default the main history.
             timestamp: A time instead of a version: the version that was the latest then. A ``datetime`` with a zone, or
-                an ISO 8601 text with an offset. A version is the latest from its own time on, which `history` shows.
+                an ISO 8601 text with an offset. A version is the latest from its own time on, which
+                `TableVersions.history` shows.
 
         Raises:
             TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: The object does not exist.
@@ -501,25 +502,6 @@ class Catalog(Upkeep):
         """
         object_id, writes = ObjectId.of(identifier), self._services.writes
         return writes.open(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
-
-    def version_at(self, identifier: Identifier, timestamp: Moment, *, branch: str | None = None) -> int:
-        """Return the version that was the latest at a time, chosen as by `open`."""
-        return self._services.writes.version_at(ObjectId.of(identifier), moment_of(timestamp), branch)
-
-    def describe_version(
-        self,
-        identifier: Identifier,
-        version: int | None = None,
-        *,
-        tag: str | None = None,
-        branch: str | None = None,
-        timestamp: Moment | None = None,
-    ) -> VersionDetails:
-        """Return the schema and the counts of a version, chosen as by `open`."""
-        object_id, writes = ObjectId.of(identifier), self._services.writes
-        return writes.describe_version(
-            object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch
-        )
 
     def inspect(
         self,
@@ -556,14 +538,6 @@ class Catalog(Upkeep):
         own = self._local("inspect")
         inspection = Inspection(own.ledger, own.places, own.tables, own.tags, own.mem_wal)
         return inspection.inspect(identifier, version, file, fragment, most_fragments)
-
-    def history(self, identifier: Identifier, limit: int | None = None) -> list[HistoryEntry]:
-        """Return the versions of a table, newest first; at most ``limit`` of them.
-
-        Raises:
-            TableNotFound: The table does not exist.
-        """
-        return self._services.writes.history(ObjectId.of(identifier), limit)
 
     def transaction(self) -> Transaction:
         """Return a transaction, which commits writes to several tables atomically.

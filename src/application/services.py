@@ -14,6 +14,7 @@ from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.services import TransactionRecordService, WriteService
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
+from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.views import Views
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.domain.commit import Outcome
@@ -35,6 +36,7 @@ class Services:
     data: TableData
     structure: TableStructure
     tags: TagService
+    versions: TableVersions
     branches: Branches
     views: Views
     partitions: PartitionService
@@ -61,6 +63,8 @@ _OF_SERVICES: Mapping[str, tuple[Callable[[Services], object], str]] = {
         for name in ("compactions", "engine", "is_bare", "tables", "transaction_records", "vends")
     },
     "create_partitioned": (attrgetter("partitions.create"), "Catalog.partitions.create"),
+    "describe_version": (attrgetter("versions.describe"), "Catalog.versions.describe"),
+    "history": (attrgetter("versions.history"), "Catalog.versions.history"),
     "page_of": (
         lambda services: lambda identifier, *page: services.namespaces.page(ObjectId.of(identifier), *page),
         "Catalog.list_namespaces",

@@ -85,7 +85,7 @@ def test_appends_of_threads_share_commits_and_each_learns_its_version(site: Site
     assert rows_of(site.catalog, "ml.t", site.options) == Counter(
         [(n, 0) for n in range(13)] + [(20, n) for n in range(1, 4)]
     )
-    history = site.catalog.history("ml.t")
+    history = site.catalog.versions.history("ml.t")
     assert [entry.version for entry in history] == [5, 4, 3, 2, 1]
     assert {entry.operation for entry in history[:4]} == {"Append"}
 
@@ -445,7 +445,7 @@ def test_a_writer_that_has_lost_gets_a_turn(tmp_path: Path, monkeypatch: pytest.
     def commit_late(versions: Versions, table: Table, branch: Any, version: int, *others: Any, **more: Any) -> Any:
         attempts.append(version)
         for _ in range(30):  # as long as this, appends may take the version
-            if catalog.history("t")[0].version >= version:
+            if catalog.versions.history("t")[0].version >= version:
                 break
             threading.Event().wait(0.01)
         return commit(versions, table, branch, version, *others, **more)

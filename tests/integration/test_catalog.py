@@ -109,13 +109,13 @@ def test_write_modes(catalog: lancekeep.Catalog) -> None:
         catalog.write("new", {"a": [1]})
     with pytest.raises(lancekeep.InvalidInput):
         catalog.write("t", pa.table({"other": ["x"]}), "append")
-    assert [(entry.version, entry.operation, entry.rows) for entry in catalog.history("t")] == [
+    assert [(entry.version, entry.operation, entry.rows) for entry in catalog.versions.history("t")] == [
         (3, "Overwrite", 1),
         (2, "Append", 6),
         (1, "Overwrite", 3),
     ]
-    assert [entry.version for entry in catalog.history("t", limit=2)] == [3, 2]
-    assert "@" in catalog.history("t")[0].committer
+    assert [entry.version for entry in catalog.versions.history("t", limit=2)] == [3, 2]
+    assert "@" in catalog.versions.history("t")[0].committer
     assert catalog.list_tables() == ["t"]
     catalog.write("p", TABLE, "overwrite", properties={"k": "v"})
     assert catalog.describe_table("p").properties == {"k": "v"}
@@ -297,7 +297,7 @@ def test_deregister_and_register(tmp_path: Path, catalog: lancekeep.Catalog) -> 
     lance.write_dataset(TABLE, str(tmp_path / "lake" / "plain.lance"), mode="append")
     catalog.register_table("plain", "plain.lance")  # a history that never had rows is adopted
     catalog.write("plain", TABLE, "append")
-    assert [entry.version for entry in catalog.history("plain")] == [3, 2, 1]
+    assert [entry.version for entry in catalog.versions.history("plain")] == [3, 2, 1]
     with pytest.raises(lancekeep.InvalidInput, match="overlaps the directory of the table plain"):
         catalog.register_table("twice", "plain.lance")
     with pytest.raises(lancekeep.TableNotFound, match="no Lance table lies at"):
@@ -337,7 +337,7 @@ def test_changing_the_commit_store_moves_and_fences_every_history(
     assert latest.moved_to == directory_of(catalog).commits.rows.url
     held.insert(TABLE)  # its namespace is this catalog's, which commits through the new store now
     again = lancekeep.connect(str(tmp_path / "lake"), commit_store=redis_url)
-    assert [entry.version for entry in again.history("a.t")] == [2, 1]
+    assert [entry.version for entry in again.versions.history("a.t")] == [2, 1]
     assert again.open("a.t", branch="b").count_rows() == 6
     again.write("a.t", TABLE, "append")
     assert again.open("a.t").count_rows() == 9
@@ -351,7 +351,7 @@ def test_unmanaged_catalog_moves_to_a_commit_store(tmp_path: Path, url: str) -> 
     assert catalog.change_commit_store(url) == 2
     assert catalog.write("t", TABLE, "append").version == 3
     managed = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
-    assert [entry.rows for entry in managed.history("t")] == [9, 6, 3]
+    assert [entry.rows for entry in managed.versions.history("t")] == [9, 6, 3]
 
 
 @pytest.mark.parametrize("step", range(4))
@@ -487,7 +487,7 @@ def test_versions_are_paged_through_models(namespace: lancekeep.DirectoryNamespa
         delete(1, 4)
     assert delete(3, 5) == 2
     assert delete(3, 5) == 0
-    assert [entry.version for entry in namespace.catalog.history("t")] == [5, 2, 1]
+    assert [entry.version for entry in namespace.catalog.versions.history("t")] == [5, 2, 1]
 
 
 def test_lance_namespace_connects_by_name_and_pickles(tmp_path: Path, url: str) -> None:
@@ -579,4 +579,4 @@ def test_dynamodb_table_is_shared_with_native_writers(moto_endpoint: str) -> Non
         assert catalog.open("t").count_rows() == 3 + turn * 6 + 3
         catalog.write("t", TABLE, "append")
         assert lance.dataset(native_uri, storage_options=native_options).count_rows() == 3 + turn * 6 + 6
-    assert [entry.version for entry in catalog.history("t")] == [7, 6, 5, 4, 3, 2, 1]
+    assert [entry.version for entry in catalog.versions.history("t")] == [7, 6, 5, 4, 3, 2, 1]

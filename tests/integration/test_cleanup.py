@@ -55,7 +55,7 @@ def numbers(dataset: Any) -> list[int]:
 
 
 def versions(catalog: lancekeep.Catalog, table: str = "t") -> list[int]:
-    return [entry.version for entry in catalog.history(table)]
+    return [entry.version for entry in catalog.versions.history(table)]
 
 
 def fill(catalog: lancekeep.Catalog) -> None:

@@ -104,7 +104,7 @@ def committed_by_transaction(catalog: lancekeep.Catalog) -> None:
     manifest = min((path_of(catalog, "t") / "_versions").glob("[0-9]*.manifest"))
     transaction = TableVersion.parse(manifest.read_bytes(), str(manifest)).transaction
     assert transaction is not None
-    latest = catalog.data.restore(T, before).version
+    latest = catalog.versions.restore(T, before).version
     catalog.commit("t", attrs.evolve(transaction, uuid=str(uuid4()), read_version=latest))
     catalog.commit("t", attrs.evolve(transaction, uuid=str(uuid4()), read_version=latest), detached=True)
 
@@ -159,7 +159,7 @@ COMMITS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "append to a clone": lambda catalog: catalog.write("shallow", rows(12), "append"),
     "materialize": lambda catalog: catalog.materialize("shallow"),
     "view": viewed,
-    "restore": lambda catalog: catalog.data.restore(T, 2),
+    "restore": lambda catalog: catalog.versions.restore(T, 2),
     "overwrite": lambda catalog: catalog.write("t", rows(1, 2), "overwrite"),
     "rename": lambda catalog: (catalog.write("u", rows(3), "append"), catalog.rename_table("u", "v")),
     "tier": lambda catalog: catalog.move_fragments("v", timedelta(0), f"{catalog.root_uri}-tier"),

@@ -52,7 +52,7 @@ def test_native_change_commits_after_the_given_version_or_is_refused(
     assert catalog.commit_change("t", delete, after=2).version == 3
     assert catalog.describe_table("t").version == 3
     assert catalog.open("t").to_table() == pa.table({"a": [3]}, SCHEMA)
-    assert [entry.version for entry in catalog.history("t")] == [3, 2, 1]
+    assert [entry.version for entry in catalog.versions.history("t")] == [3, 2, 1]
 
 
 def test_exact_commit_is_not_repeated_after_lost_race(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_native_append_with_lost_replies_commits_once(
     )
     writers.append(namespace, 1, 1)
     assert sorted(namespace.catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
-    assert [entry.version for entry in namespace.catalog.history("hot.t")] == [2, 1]
+    assert [entry.version for entry in namespace.catalog.versions.history("hot.t")] == [2, 1]
 
 
 def test_unknown_commit_is_raised_with_its_token_and_resolved_later(
@@ -121,7 +121,7 @@ def test_native_append_through_repeating_proxy_commits_once(
 def require_one_append(namespace: lancekeep.DirectoryNamespace) -> None:
     catalog = namespace.catalog
     assert sorted(catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
-    assert [entry.version for entry in catalog.history("hot.t")] == [2, 1]
+    assert [entry.version for entry in catalog.versions.history("hot.t")] == [2, 1]
     assert not catalog.fsck(deep=True).findings
 
 

@@ -130,7 +130,7 @@ def readers_and_writers(catalog: lancekeep.Catalog, store: str) -> dict[str, Cal
     return {
         "describe": lambda: catalog.describe_table("t"),
         "open": lambda: catalog.open("t").to_table(),
-        "history": lambda: catalog.history("t"),
+        "history": lambda: catalog.versions.history("t"),
         "append": lambda: catalog.write("t", ROWS, "append"),
         "native append": lambda: lance.write_dataset(ROWS, namespace_client=namespace, table_id=["t"], mode="append"),
         "native open": lambda: lance.dataset(namespace_client=namespace, table_id=["t"]).to_table(),

@@ -36,11 +36,11 @@ def test_history_reads_as_many_manifests_as_it_describes(catalog: lancekeep.Cata
     commits = directory_of(catalog).commits
     objects = Faulty(commits.objects)
     commits.objects = objects
-    found = [(entry.version, entry.operation, entry.rows) for entry in catalog.history("t", limit=3)]
+    found = [(entry.version, entry.operation, entry.rows) for entry in catalog.versions.history("t", limit=3)]
     assert found == [(version, "Append", version) for version in range(VERSIONS, VERSIONS - 3, -1)]
     assert objects.counts["get"] == 3
     with pytest.raises(lancekeep.Damaged, match="manifest"):
-        catalog.history("t")
+        catalog.versions.history("t")
 
 
 def test_history_agrees_with_the_engine(catalog: lancekeep.Catalog) -> None:
@@ -54,7 +54,7 @@ def test_history_agrees_with_the_engine(catalog: lancekeep.Catalog) -> None:
         version["version"]: (version["timestamp"].timestamp(), int(version["metadata"]["total_rows"]))
         for version in versions
     }
-    history = catalog.history("t")
+    history = catalog.versions.history("t")
     assert {entry.version: (entry.timestamp.timestamp(), entry.rows) for entry in history} == described
     for entry in history:
         transaction = engine.read_transaction(entry.version)

@@ -122,5 +122,5 @@ def test_connection_reset_during_alteration_loses_no_data_and_no_commit(tmp_path
         assert "reviewed -> yes" in found["kept"]
         assert found["before"] == found["after"] == [1, 2, 3]
         assert catalog.list_tables("travel") == ["t"]
-        assert [entry.version for entry in catalog.history("travel.t")] == [2, 1]
+        assert [entry.version for entry in catalog.versions.history("travel.t")] == [2, 1]
         assert not catalog.fsck(deep=True).findings

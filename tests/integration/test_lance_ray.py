@@ -74,7 +74,7 @@ def ids(place: Deployment) -> list[int]:
     )
     found = [sorted(dataset.to_table(columns=["id"])["id"].to_pylist()) for dataset in datasets]
     assert found[0] == found[1] == found[2]
-    versions = [entry.version for entry in catalog.history("n.t")]
+    versions = [entry.version for entry in catalog.versions.history("n.t")]
     assert versions == list(range(len(versions), 0, -1))
     assert datasets[0].version == versions[0]
     return found[0]

@@ -126,7 +126,7 @@ def test_threads_lose_no_row(place: Deployment) -> None:
         0,
         *(thread * 100 + number + 1 for thread in range(threads) for number in range(appends)),
     ]
-    assert len(catalog_of(place).history("t")) == 1 + threads * appends
+    assert len(catalog_of(place).versions.history("t")) == 1 + threads * appends
 
 
 def test_asynchronous_interface(local: Deployment) -> None:

@@ -119,7 +119,7 @@ def test_restore_of_a_version_with_lsm_writes_is_refused(tmp_path: Path) -> None
     catalog.write("t", rows(2), "append")  # a version that follows needs no permission
     catalog.open("t").drop_index("__lance_mem_wal")
     with pytest.raises(lancekeep.LsmRefused, match="the commit sets up LSM writes"):
-        catalog.data.restore(T, 2)
+        catalog.versions.restore(T, 2)
     assert plain(catalog) == {1: 0, 2: 0}
 
 

@@ -97,11 +97,11 @@ def test_cleanup_shows_its_plan_and_acts_with_yes(lake: Lake) -> None:
     assert (plan["dry_run"], plan["tables"][0]["versions"]) == (True, [1, 2])
     shown = lake.run("cleanup", "--older-than", "0s")
     assert "2 versions and 4 files would be removed" in shown.stdout
-    assert len(lake.connect().history("t")) == 3
+    assert len(lake.connect().versions.history("t")) == 3
     assert lake.answer("cleanup", "--older-than", "7d", "--yes")["tables"] == []
     done = lake.run("cleanup", "--older-than", "0s", "--keep", "2", "--table", "t", "--yes")
     assert (done.exit_code, "1 versions and 2 files removed" in done.stdout) == (0, True)
-    assert [entry.version for entry in lake.connect().history("t")] == [3, 2]
+    assert [entry.version for entry in lake.connect().versions.history("t")] == [3, 2]
 
 
 def test_cleanup_skips_and_reports_damaged_table(lake: Lake) -> None:

@@ -85,7 +85,7 @@ def test_tables_are_compacted_and_cleaned_and_keep_their_rows(catalog: lancekeep
     dataset = catalog.open("ml.t")
     assert sorted(dataset.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4]
     assert len(dataset.get_fragments()) == 1
-    assert len(list(catalog.history("ml.t"))) == 1
+    assert len(list(catalog.versions.history("ml.t"))) == 1
     assert actions(catalog) == []
     assert catalog.fsck(deep=True).findings == ()
 
@@ -103,9 +103,9 @@ def _indexed(dataset: object) -> object:
 
 
 def test_a_dry_run_changes_nothing(catalog: lancekeep.Catalog) -> None:
-    before = [entry.version for entry in catalog.history("ml.t")]
+    before = [entry.version for entry in catalog.versions.history("ml.t")]
     assert ("ml.t", "compact", False) in actions(catalog, dry_run=True)
-    assert [entry.version for entry in catalog.history("ml.t")] == before
+    assert [entry.version for entry in catalog.versions.history("ml.t")] == before
 
 
 def test_one_worker_at_a_time_has_the_lease(catalog: lancekeep.Catalog) -> None:

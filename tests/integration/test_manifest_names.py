@@ -132,7 +132,7 @@ def test_migration_renames_every_manifest_of_table_and_branch(
         assert row is not None
         assert scheme_of(row) is NamingScheme.V2
         assert values(reader.open("t", branch="b")) == of_branch
-        assert [entry.version for entry in reader.history("t")] == list(range(13, 0, -1))
+        assert [entry.version for entry in reader.versions.history("t")] == list(range(13, 0, -1))
     assert {version: values(lake.plain(version)) for version in before} == before
     assert values(lake.plain()) == before[12]
     assert catalog.fsck(deep=True, grace=0).findings == ()
@@ -246,7 +246,7 @@ def test_readers_that_record_lost_rows_at_every_step_record_no_v1_name(
 
     def read(method: str, nth: int) -> None:
         on_ports(None)
-        histories.append([entry.version for entry in reader.history("t")])
+        histories.append([entry.version for entry in reader.versions.history("t")])
         on_ports(read)
 
     on_ports(read)

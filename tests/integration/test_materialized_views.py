@@ -89,7 +89,7 @@ def test_appended_rows_are_appended_to_the_view(here: Open) -> None:
     refreshed = namespace.catalog.views.refresh(lancekeep.ObjectId.of("v"))
     assert refreshed.how is Refresh.APPEND
     assert rows(namespace) == [(2, 4), (3, 6), (5, 10), (6, 12)]
-    operations = [entry.operation for entry in namespace.catalog.history("v")]
+    operations = [entry.operation for entry in namespace.catalog.versions.history("v")]
     assert operations[0] == "Append"
 
 

@@ -179,7 +179,7 @@ def test_migration_enters_native_versions_in_the_commit_store(lake: str, tmp_pat
     catalog = connect(lake, "v2", commit_store=store)
     assert catalog.describe_table("t").version == 3
     assert catalog.write("t", TABLE, "append").version == 4
-    assert [entry.version for entry in catalog.history("t")] == [4, 3, 2, 1]
+    assert [entry.version for entry in catalog.versions.history("t")] == [4, 3, 2, 1]
     assert catalog.open("t", version=2).count_rows() == 6
     assert catalog.open("t").count_rows() == lance.dataset(f"{lake}/t.lance").count_rows() == 12
     with pytest.raises(lancekeep.CommitStoreMismatch):

@@ -152,7 +152,7 @@ CHANGES: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "delete": lambda catalog: catalog.data.delete(TABLE, "i = 1"),
     "update": lambda catalog: catalog.data.update(TABLE, {"i": "2"}, None),
     "merge": lambda catalog: catalog.data.merge(TABLE, ROW.to_reader(), MergeRule(["i"], update=True)),
-    "restore": lambda catalog: catalog.data.restore(TABLE, 1),
+    "restore": lambda catalog: catalog.versions.restore(TABLE, 1),
     "compact": lambda catalog: catalog.compact("t"),
     "columns": lambda catalog: catalog.structure.add_columns(TABLE, {"j": "i"}, None),
     "index": lambda catalog: catalog.structure.create_index(TABLE, NewIndex("i", "BTREE"), None),

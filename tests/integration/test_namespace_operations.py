@@ -136,7 +136,7 @@ def test_rename_keeps_data_history_tags_and_properties(tmp_path: Path, store: st
     catalog.open("t").create_scalar_index("a", "BTREE")
     catalog.open("t").delete("a = 1")
     catalog.open("t").tags.create("first", 1)
-    before = catalog.history("t")
+    before = catalog.versions.history("t")
     source = catalog.find_table("t")
     assert source.location == "t.lance"
     renamed = catalog.rename_table("t", "n.u")
@@ -144,7 +144,7 @@ def test_rename_keeps_data_history_tags_and_properties(tmp_path: Path, store: st
     assert renamed.location.endswith("_n$u")
     assert renamed.properties == {"k": "v"}
     assert directories(tmp_path) == [renamed.location]
-    assert catalog.history("n.u") == before
+    assert catalog.versions.history("n.u") == before
     assert catalog.open("n.u").to_table(filter="a = 2").num_rows == 2
     assert catalog.open("n.u", tag="first").count_rows() == 3
     assert catalog.write("n.u", TABLE, "append").version == before[0].version + 1
@@ -246,7 +246,7 @@ def test_commit_between_copy_and_rename_is_moved(tmp_path: Path, store: str, mon
 
     interrupted(monkeypatch, "copy", commit, "after")
     catalog.rename_table("t", "u")
-    assert [entry.version for entry in catalog.history("u")] == [4, 3, 2, 1]
+    assert [entry.version for entry in catalog.versions.history("u")] == [4, 3, 2, 1]
     assert catalog.open("u").count_rows() == 6
     assert catalog.open("u", tag="moving").count_rows() == 9
     assert len(directories(tmp_path)) == 1
@@ -440,7 +440,7 @@ def test_rename_loses_no_acknowledged_append(on_disk: Path, store: str) -> None:
             assert isinstance(renamed, lancekeep.Table), renamed
         rows = catalog.open(target).count_rows()
         assert 0 <= rows - 1 - len(acknowledged) <= 2  # of each writer, one whose outcome it could not learn
-        assert [entry.version for entry in catalog.history(target)] == list(range(rows, 0, -1))
+        assert [entry.version for entry in catalog.versions.history(target)] == list(range(rows, 0, -1))
 
 
 @pytest.mark.parametrize("place", [(Relocation, "_create"), (Renames, "_enter")])

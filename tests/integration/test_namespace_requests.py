@@ -135,7 +135,7 @@ def test_malformed_request_is_invalid_input(table: lancekeep.DirectoryNamespace,
     if isinstance(request_, dict):
         with pytest.raises((api_errors.InvalidInputError, api_errors.InvalidTableStateError)):
             getattr(table, operation)(NativeDict(request_))
-    assert len(table.catalog.history("t")) == 2
+    assert len(table.catalog.versions.history("t")) == 2
 
 
 def test_malformed_request_does_not_show_its_values(namespace: lancekeep.DirectoryNamespace) -> None:

@@ -136,7 +136,7 @@ def test_every_native_operation_commits_through_the_namespace(place: Deployment)
     lance.write_dataset(writers.row(5, 5), namespace_client=namespace, table_id=writers.TABLE, mode="overwrite")
     assert rows_of(catalog) == Counter({(5, 5): 1})
     versions = assert_sound(catalog)
-    history = catalog.history("hot.t")
+    history = catalog.versions.history("hot.t")
     assert [entry.version for entry in history] == list(range(versions, 0, -1))
     assert history[0].operation == "Overwrite"
     assert history[0].rows == 1

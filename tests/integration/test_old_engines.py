@@ -103,7 +103,7 @@ COMMITS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "update": lambda catalog: catalog.data.update(T, {"s": "'changed'"}, "i = 1"),
     "merge": lambda catalog: catalog.data.merge(T, rows(1, 7).to_reader(), MergeRule(["i"], update=True)),
     "overwrite": lambda catalog: catalog.write("t", rows(7), "overwrite"),
-    "restore": lambda catalog: catalog.data.restore(T, 1),
+    "restore": lambda catalog: catalog.versions.restore(T, 1),
     "compact": lambda catalog: catalog.compact("t"),
     "tier": lambda catalog: catalog.move_fragments("t", timedelta(0), f"{catalog.root_uri}-tier"),
     "index": natively(lambda dataset: dataset.create_scalar_index("i", "BTREE")),

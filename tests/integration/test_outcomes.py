@@ -38,7 +38,7 @@ def indexed(catalog: lancekeep.Catalog) -> object:
 
 
 def restored(catalog: lancekeep.Catalog) -> object:
-    return catalog.data.restore(lancekeep.ObjectId.of("t"), 2)
+    return catalog.versions.restore(lancekeep.ObjectId.of("t"), 2)
 
 
 @pytest.mark.parametrize("change", [appended, overwritten, updated, deleted, indexed, restored])

@@ -425,7 +425,7 @@ FORBIDDEN: dict[str, Callable[[Catalog, ObjectId], object]] = {
         table, rows(9).cast(catalog.open(table).schema).to_reader(), MergeRule(["id"])
     ),
     "update": lambda catalog, table: catalog.data.update(table, {"country": "'BE'"}),
-    "restore": lambda catalog, table: catalog.data.restore(table, 1),
+    "restore": lambda catalog, table: catalog.versions.restore(table, 1),
     "begin a write": lambda catalog, table: catalog.begin_write(table, catalog.open(table).schema, "append"),
     "commit a transaction": lambda catalog, table: catalog.commit(
         table, operations.Transaction(1, str(uuid4()), operation=operations.Restore(1))

@@ -188,7 +188,7 @@ def test_a_delete_of_a_table_that_was_replaced_is_refused(
     for name in other.list_tables():
         found = other.open(name)
         assert found.count_rows() == len(ids(found.uri))
-        assert "delete" not in {entry.operation.lower() for entry in other.history(name)}
+        assert "delete" not in {entry.operation.lower() for entry in other.versions.history(name)}
 
 
 def overtake(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

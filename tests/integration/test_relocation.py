@@ -100,7 +100,7 @@ def test_relocated_table_keeps_rows_versions_and_tags(lake: Lake, mode: str) -> 
     assert catalog.find_table("t").location == "elsewhere/t"
     assert lake.rows("elsewhere/t") == [1, 3, 4]
     assert lake.rows("elsewhere/t", 1) == lake.rows("elsewhere/t", "first") == [1, 2, 3]
-    assert [entry.version for entry in catalog.history("t")] == [4, 3, 2, 1]
+    assert [entry.version for entry in catalog.versions.history("t")] == [4, 3, 2, 1]
     assert catalog.write("t", rows(5), "append").version == 5
     other = lake.connect(mode)
     assert sorted(other.open("t").to_table()["a"].to_pylist()) == [1, 3, 4, 5] == lake.rows("elsewhere/t")

@@ -57,7 +57,7 @@ def listed(namespace: Any, **asked: Any) -> list[int]:
 @pytest.mark.parametrize("limit", [None, 1, 2, 3])
 @pytest.mark.parametrize("descending", [None, True, False])
 def test_listing_shows_what_history_shows(namespace: Any, limit: int | None, descending: bool | None) -> None:
-    expected = [entry.version for entry in namespace.catalog.history("t")]
+    expected = [entry.version for entry in namespace.catalog.versions.history("t")]
     assert expected == [7, 6, 3]
     found = listed(namespace, limit=limit, descending=descending)
     assert found == (sorted(expected) if descending is False else expected)

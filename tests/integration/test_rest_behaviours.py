@@ -242,7 +242,7 @@ def test_two_servers_on_one_table_lose_no_commit(place: tuple[str, str]) -> None
             for writer, client in enumerate(clients):
                 writers.append(client, writer, number)
     assert rows_of(catalog) == Counter({(-1, 0): 1, **{(w, n): 1 for w in range(2) for n in range(3)}})
-    assert [entry.version for entry in catalog.history("hot.t")] == list(range(7, 0, -1))
+    assert [entry.version for entry in catalog.versions.history("hot.t")] == list(range(7, 0, -1))
 
 
 def test_every_native_operation_works_through_the_server(place: tuple[str, str]) -> None:
@@ -268,7 +268,7 @@ def test_every_native_operation_works_through_the_server(place: tuple[str, str])
         lance.dataset(namespace_client=namespace, table_id=writers.TABLE, version=4).restore()
         lance.write_dataset(writers.row(5, 5), namespace_client=namespace, table_id=writers.TABLE, mode="overwrite")
     assert rows_of(catalog) == Counter({(5, 5): 1})
-    assert front.asked.count("create_table_version") == len(catalog.history("hot.t"))
+    assert front.asked.count("create_table_version") == len(catalog.versions.history("hot.t"))
     assert not catalog.fsck(deep=True).findings
 
 

@@ -54,7 +54,7 @@ def test_a_catalog_over_the_native_server(native_server: str) -> None:
         assert sorted(catalog.open("ns.t", 1).to_table()["id"].to_pylist()) == [1, 2]
         assert catalog.list_tables("ns") == ["t"]
         assert catalog.describe_table("ns.t").version == 2
-        assert [(entry.version, entry.rows) for entry in catalog.history("ns.t")] == [(2, 3), (1, 2)]
+        assert [(entry.version, entry.rows) for entry in catalog.versions.history("ns.t")] == [(2, 3), (1, 2)]
         catalog.drop_table("ns.t")
         assert not catalog.table_exists("ns.t")
         with pytest.raises(lancekeep.TableNotFound):
@@ -473,7 +473,7 @@ def test_data_operations_of_a_served_catalog(front: Front) -> None:
     catalog.write("t", ROWS)
     catalog.commit_change("t", lambda dataset: (dataset.delete("id = 1") and dataset) or dataset)
     assert rows(catalog, "t") == [2]
-    assert [entry.version for entry in catalog.history("t")] == [2, 1]
+    assert [entry.version for entry in catalog.versions.history("t")] == [2, 1]
 
 
 def test_a_repeated_create_with_other_data_is_400(front: Front) -> None:

@@ -112,10 +112,10 @@ def test_resolve_reports_a_commit_that_stays_unknown(front: Front) -> None:
 @pytest.mark.parametrize(("of_server", "message"), [(False, "not a commit token"), (True, "no table of")])
 def test_resolve_refuses_a_token_that_is_not_of_the_server(front: Front, of_server: bool, message: str) -> None:
     token = unknown(front).replace("ns$t", "ns$u") if of_server else "nonsense"
-    before = lancekeep.connect(front.uri).history("ns.t")
+    before = lancekeep.connect(front.uri).versions.history("ns.t")
     result = CliRunner().invoke(command, ["resolve", front.uri, token], obj=lancekeep)
     assert (result.exit_code, message in result.output) == (2, True), result.output
-    assert lancekeep.connect(front.uri).history("ns.t") == before
+    assert lancekeep.connect(front.uri).versions.history("ns.t") == before
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name in COMMANDS])

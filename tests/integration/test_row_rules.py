@@ -104,7 +104,7 @@ def test_branches_and_old_versions_are_checked_before_they_are_published(catalog
     with pytest.raises(InvalidInput, match="violate"):
         catalog.branches.fast_forward(T, "dev")
     with pytest.raises(InvalidInput, match="violate"):
-        catalog.data.restore(T, 1)
+        catalog.versions.restore(T, 1)
     assert stored(catalog) == [1]
 
 

@@ -108,5 +108,5 @@ def test_only_what_workers_need_pickles_with_credentials(
         plan = pickle.dumps(catalog.begin_write("t", ROWS.schema, "append"))
         assert KEY.encode() in plan
         assert PASSWORD.encode() not in plan
-        for public in (catalog.describe_table("t"), catalog.history("t"), catalog.fsck(deep=True)):
+        for public in (catalog.describe_table("t"), catalog.versions.history("t"), catalog.fsck(deep=True)):
             assert KEY.encode() not in pickle.dumps(public)

@@ -84,7 +84,7 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 # -- both kinds --------------------------------------------------------------------------------------------------
 
-SERVICES = ("branches", "data", "partitions", "structure", "tags", "views")
+SERVICES = ("branches", "data", "partitions", "structure", "tags", "versions", "views")
 SETTINGS = {"root_uri", "storage_options"}
 OF_A_DIRECTORY = {
     *("commits", "dataset_root", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests"),
@@ -154,12 +154,10 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "deregister_table": lambda catalog: catalog.deregister_table(NAME),
     "describe_namespace": lambda catalog: catalog.describe_namespace("ns"),
     "describe_table": lambda catalog: catalog.describe_table(NAME),
-    "describe_version": lambda catalog: catalog.describe_version(NAME),
     "drop_namespace": lambda catalog: catalog.drop_namespace("ns"),
     "drop_table": lambda catalog: catalog.drop_table(NAME),
     "find_table": lambda catalog: catalog.find_table(NAME),
     "fsck": lambda catalog: catalog.fsck(),
-    "history": lambda catalog: catalog.history(NAME),
     "identity": lambda catalog: catalog.identity(),
     "inspect": lambda catalog: catalog.inspect(NAME),
     "list_all_tables": lambda catalog: list(catalog.list_all_tables()),
@@ -180,6 +178,10 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
+    "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
+    "versions.describe": lambda catalog: catalog.versions.describe(NAME),
+    "versions.history": lambda catalog: catalog.versions.history(NAME),
+    "versions.restore": lambda catalog: catalog.versions.restore(NAME, 1),
     "partitions.create": lambda catalog: catalog.partitions.create(SCHEMA, []),
     "partitions.open": lambda catalog: catalog.partitions.open(),
     "data.analyze": lambda catalog: catalog.data.analyze(NAME, QUERY),
@@ -189,7 +191,6 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "data.insert": lambda catalog: catalog.data.insert(NAME, ROWS.to_reader()),
     "data.merge": lambda catalog: catalog.data.merge(NAME, ROWS.to_reader(), lancekeep.MergeRule(["id"], insert=True)),
     "data.query": lambda catalog: catalog.data.query(NAME, QUERY).read_all(),
-    "data.restore": lambda catalog: catalog.data.restore(NAME, 1),
     "data.stats": lambda catalog: catalog.data.stats(NAME),
     "data.update": lambda catalog: catalog.data.update(NAME, {"id": "id + 1"}),
     "structure.add_columns": lambda catalog: catalog.structure.add_columns(NAME, {"n": "id + 1"}),
@@ -249,6 +250,7 @@ def test_the_table_of_calls_names_every_public_method() -> None:
             ("partitions.", lancekeep.Partitions),
             ("structure.", lancekeep.TableStructure),
             ("tags.", lancekeep.Tags),
+            ("versions.", lancekeep.TableVersions),
             ("views.", lancekeep.Views),
         )
         for name, _ in inspect.getmembers(owner, callable)
@@ -319,7 +321,7 @@ def test_page_on_versions_names_the_deprecated_names() -> None:
         (DOCS / "versioning.md").read_text().partition("| deprecated | use |\n| --- | --- |\n")[2].partition("\n\n")[0]
     )
     named = {name for line in table.splitlines() for name in re.findall(r"`([\w.]+)`", line.split("|")[1])}
-    assert named == DEPRECATED | {f"structure.{name}" for name in _OF_BRANCHES}
+    assert named == DEPRECATED | {f"structure.{name}" for name in _OF_BRANCHES} | {"data.restore"}
 
 
 @pytest.mark.parametrize("name", sorted(DEPRECATED))
@@ -356,3 +358,14 @@ def test_branches_have_their_deprecated_names_in_structure(catalog: lancekeep.Ca
         old.delete_branch(NAME, "dev")
     assert catalog.branches.list(NAME) == {}
     assert not hasattr(old, "no_such_name")
+
+
+def test_restore_has_its_deprecated_name_in_data(catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("ns")
+    catalog.write(NAME, ROWS)
+    catalog.write(NAME, ROWS, "append")
+    old: Any = catalog.data
+    with pytest.warns(DeprecationWarning, match=r"Catalog\.data\.restore .* Use Catalog\.versions\.restore"):
+        restored = old.restore(NAME, 1)
+    assert stored(catalog).to_table().num_rows == 3
+    assert [entry.version for entry in catalog.versions.history(NAME, 1)] == [restored.version]

@@ -213,7 +213,7 @@ def test_a_restored_version_has_its_old_places(lake: Lake, by_engine: bool) -> N
     before, old = lake.native().version, lake.paths()
     lake.catalog.structure.set_base_paths(T, {1: lake.copy("warm", "copy")})
     if by_engine:
-        lake.catalog.data.restore(T, before)
+        lake.catalog.versions.restore(T, before)
     else:
         lake.catalog.commit("t", Transaction(before, str(uuid4()), operation=Restore(before)))
     assert lake.paths() == old

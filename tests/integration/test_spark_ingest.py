@@ -109,7 +109,7 @@ def files_of(catalog: lancekeep.Catalog) -> set[Path]:
 
 
 def versions_of(catalog: lancekeep.Catalog, table: str = "travel.t") -> list[int]:
-    return [entry.version for entry in catalog.history(table)]
+    return [entry.version for entry in catalog.versions.history(table)]
 
 
 class Jobs:
@@ -143,7 +143,7 @@ def test_every_type_is_ingested_exactly_in_one_version(spark: SparkSession, cata
     assert rows_of(catalog) == expected(range(5))
 
     assert [created.version, appended.version, overwritten.version] == [1, 2, 3]
-    assert [(entry.version, entry.rows) for entry in catalog.history("travel.t")] == [(3, 5), (2, 60), (1, 40)]
+    assert [(entry.version, entry.rows) for entry in catalog.versions.history("travel.t")] == [(3, 5), (2, 60), (1, 40)]
     assert catalog.open("travel.t", version=2).count_rows() == 60
 
 

@@ -129,7 +129,7 @@ def test_files_of_each_format_are_ingested_once(lake: Lake, write: Callable[[Pat
     later = lake.ingest(f"{lake.landing}/[0-9]*").counts
     assert (later["files"], later["files known already"]) == (1, 2)
     assert lake.plain().to_table().sort_by("id") == pa.concat_tables([expected, rows_from(6)])
-    assert [entry.version for entry in lake.catalog.history("t")] == [2, 1]
+    assert [entry.version for entry in lake.catalog.versions.history("t")] == [2, 1]
 
 
 def test_images_become_rows_with_bytes_and_header_fields(lake: Lake) -> None:

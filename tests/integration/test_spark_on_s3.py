@@ -56,7 +56,7 @@ def test_data_source_and_stream(
     )
     query.awaitTermination()
     assert sorted(catalog.open("travel.copy").to_table()["id"].to_pylist()) == list(range(50))
-    assert [entry.version for entry in catalog.history("travel.t")] == [2, 1]
+    assert [entry.version for entry in catalog.versions.history("travel.t")] == [2, 1]
 
 
 def test_jobs_and_sql(

@@ -50,7 +50,7 @@ class Lake:
         return sorted(zip(*(column.to_pylist() for column in table), strict=True))
 
     def operations(self) -> list[str]:
-        return [entry.operation for entry in reversed(self.catalog.history("t"))]
+        return [entry.operation for entry in reversed(self.catalog.versions.history("t"))]
 
 
 @pytest.fixture

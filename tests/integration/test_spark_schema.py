@@ -64,12 +64,12 @@ def test_fields_of_structs_are_added_renamed_and_dropped(lake: Lake) -> None:
     lake.sql("ALTER TABLE lake.t RENAME COLUMN st.x TO w")
     lake.sql("ALTER TABLE lake.t DROP COLUMN st.a")
     lake.sql("INSERT INTO lake.t SELECT 2, named_struct('deep', named_struct('p', 3, 'y', 'q'), 'w', 7), null, 1.5")
-    before = lake.catalog.history("t")
+    before = lake.catalog.versions.history("t")
     lake.refuses("ALTER TABLE lake.t ADD COLUMN st.v INT FIRST", "Lance adds columns and fields as the last")
     lake.refuses("ALTER TABLE lake.t ADD COLUMN st.v INT AFTER w", "Lance adds columns and fields as the last")
     lake.refuses("ALTER TABLE lake.t ALTER COLUMN z FIRST", "moving a column")
     lake.refuses("ALTER TABLE lake.t ADD COLUMN l.element.v INT", "INVALID_FIELD_NAME|Lance adds fields to")
-    assert lake.catalog.history("t") == before
+    assert lake.catalog.versions.history("t") == before
     assert lake.rows() == [
         {"id": 1, "st": {"deep": {"p": 2, "y": None}, "w": None}, "l": [1], "z": None},
         {"id": 2, "st": {"deep": {"p": 3, "y": "q"}, "w": 7}, "l": None, "z": 1.5},
@@ -95,12 +95,12 @@ def test_writes_merge_their_columns_into_the_table(lake: Lake) -> None:
         "MERGE WITH SCHEMA EVOLUTION INTO lake.t USING (SELECT 1 id, 'm' merged) s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET *"
     )
-    before = lake.catalog.history("t")
+    before = lake.catalog.versions.history("t")
     with pytest.raises(PySparkException, match="'other' is not a column of the table"):
         lake.append("SELECT 4 id, 'y' other")
     with pytest.raises(PySparkException, match="'id' is string, the table has int32"):
         lake.append("SELECT 'y' id, 'y' other", mergeSchema="true")
-    assert lake.catalog.history("t") == before
+    assert lake.catalog.versions.history("t") == before
     nothing = {"name": None, "extra": None, "merged": None}
     assert lake.rows() == [
         {**nothing, "id": 1, "st": {"a": 1, "b": None}, "merged": "m"},

@@ -71,7 +71,7 @@ def test_written_rows_are_read_and_each_write_is_one_version(
     assert ids(load(session, options)) == list(range(60))
     save(session.range(0, 3, 1, 1).selectExpr("id", "'x' name"), options, "overwrite")
     assert load(session, options).collect() == [(0, "x"), (1, "x"), (2, "x")]
-    assert [(entry.version, entry.operation, entry.rows) for entry in catalog.history("travel.t")] == [
+    assert [(entry.version, entry.operation, entry.rows) for entry in catalog.versions.history("travel.t")] == [
         (3, "Overwrite", 3),
         (2, "Append", 60),
         (1, "Overwrite", 50),
@@ -209,7 +209,7 @@ def test_failing_task_commits_nothing(
     with pytest.raises(PySparkException, match="the sensor was unplugged"):
         save(broken, options, mode)
     assert ids(load(session, options)) == list(range(5))
-    assert [entry.version for entry in catalog.history("travel.t")] == [1]
+    assert [entry.version for entry in catalog.versions.history("travel.t")] == [1]
 
 
 def test_one_of_two_racing_creators_makes_table(options: dict[str, str], catalog: lancekeep.Catalog) -> None:

@@ -53,7 +53,7 @@ class Lake:
 
     def versions(self, table: str = "t") -> list[tuple[int, int]]:
         """Number and rows of each, newest first."""
-        return [(entry.version, entry.rows) for entry in self.catalog.history(table)]
+        return [(entry.version, entry.rows) for entry in self.catalog.versions.history(table)]
 
     def stored(self, table: str = "t") -> lance.LanceDataset:
         """Return the table as plain pylance reads it."""
@@ -567,7 +567,7 @@ def test_time_travel_by_version_tag_and_time(lake: Lake) -> None:
     lake.sql("INSERT INTO lake.t SELECT 10")
     lake.sql("ALTER TABLE lake.t ADD COLUMN later INT")
     lake.catalog.open("t").tags.create("first", 1)
-    times = {entry.version: entry.timestamp for entry in lake.catalog.history("t")}
+    times = {entry.version: entry.timestamp for entry in lake.catalog.versions.history("t")}
     assert lake.sql("SELECT count(*) FROM lake.t VERSION AS OF 2") == [(4,)]
     assert sorted(lake.sql("SELECT * FROM lake.t VERSION AS OF 'first'")) == [(0,), (1,), (2,)]
     for version, rows in ((1, 3), (2, 4)):

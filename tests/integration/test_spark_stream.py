@@ -373,7 +373,7 @@ def test_one_of_racing_processes_commits_batch(options: dict[str, str], managed:
         list(pool.map(race, range(len(sinks))))
     with lancekeep.connect(given["root"], commit_store=given.get("commit_store")) as catalog:
         assert ids(catalog, "sink") == [1, 2, 7]
-        assert [entry.version for entry in catalog.history("sink")] == [4, 3, 2, 1]
+        assert [entry.version for entry in catalog.versions.history("sink")] == [4, 3, 2, 1]
 
 
 def test_replay_after_cleanup_of_its_evidence_is_refused(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
@@ -422,7 +422,7 @@ def test_restarted_query_repeats_no_batch(
     add(catalog, 3)
     run(spark, options, checkpoint, max_versions_per_trigger="1")
     assert ids(catalog, "sink") == [0, 1, 2, 3]
-    assert [entry.rows for entry in catalog.history("sink")] == [4, 3, 2, 0]
+    assert [entry.rows for entry in catalog.versions.history("sink")] == [4, 3, 2, 0]
 
     for file in (checkpoint / "commits").iterdir():  # as if Spark had died before it noted the last batch
         if file.name.strip(".").startswith("2"):

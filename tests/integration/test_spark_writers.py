@@ -74,7 +74,7 @@ def test_concurrent_spark_native_and_lancekeep_writers(tmp_path: Path) -> None:
     assert all(work == number // ROWS for number, work in rows.items() if number >= 0)
     (last,) = {rows[number] for number in range(-writers.COMMON, 0)}
     assert last in {FIRST[name] + count - 1 for name, count in done.items()}
-    versions = [entry.version for entry in catalog.history("shared")]
+    versions = [entry.version for entry in catalog.versions.history("shared")]
     assert versions == list(range(versions[0], 0, -1))
     acknowledged = 1 + sum(count * (2 if name == "native" else 3) for name, count in done.items())
     assert 0 <= versions[0] - acknowledged <= 2 * KILLS  # of a killed work, which is repeated

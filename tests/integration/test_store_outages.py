@@ -134,7 +134,7 @@ def test_patience_returns_after_the_outage(tmp_path: Path) -> None:
     for waited in (True, False, True):
         before = clock.now
         with pytest.raises(StoreUnavailable):
-            catalog.history("t")
+            catalog.versions.history("t")
         assert (clock.now - before > 15) == waited
         clock.now += 0 if waited else 21
 

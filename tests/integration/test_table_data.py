@@ -361,7 +361,7 @@ def test_unknown_change_carries_a_token_that_settles_it_once(tmp_path: Path, cha
     assert isinstance(namespace.catalog.resolve(unknown.token), lancekeep.Committed)
     expected = {"insert": [1, 2, 3], "merge": [1, 2, 3], "update": [2, 3], "delete": [2], "restore": [1, 2]}[change]
     assert sorted(keys(namespace).elements()) == expected
-    assert len(namespace.catalog.history("t")) == 2
+    assert len(namespace.catalog.versions.history("t")) == 2
 
 
 # -- queries -----------------------------------------------------------------------------------------------------
@@ -492,7 +492,7 @@ def test_update_refuses_what_it_cannot_honour(tmp_path: Path) -> None:
         upsert(namespace, people(2), timeout="soon")
     with pytest.raises(api_errors.InvalidInputError):
         upsert(namespace, people(2), on=None)
-    assert len(namespace.catalog.history("t")) == 1
+    assert len(namespace.catalog.versions.history("t")) == 1
 
 
 def test_models_differ_from_the_document_only_where_listed() -> None:

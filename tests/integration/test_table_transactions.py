@@ -432,7 +432,7 @@ def test_native_writer_commits_detached_versions_through_the_catalog(lake: Path)
         assert dataset.count_rows("a = 11") == 0
     assert catalog.open("t").count_rows("a = 11") == 1
     catalog.write("t", rows(500), "append")
-    assert [entry.version for entry in catalog.history("t", limit=2)] == [table.version + 1, table.version]
+    assert [entry.version for entry in catalog.versions.history("t", limit=2)] == [table.version + 1, table.version]
     catalog.cleanup(0, grace=0)
     assert catalog.open("t", detached.version).count_rows() == 27  # clean-up keeps the files that it names
     assert catalog.fsck(deep=True, grace=0).findings == ()

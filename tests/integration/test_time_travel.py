@@ -67,11 +67,11 @@ def test_open_is_exact_at_the_boundary(catalog: lancekeep.Catalog) -> None:
                 continue
             zone = timezone(timedelta(hours=-9, minutes=-30))
             assert catalog.open("t", timestamp=when.astimezone(zone)).count_rows() == expected
-            assert catalog.version_at("t", when.isoformat()) == expected
-            assert catalog.describe_version("t", timestamp=when).version == expected
+            assert catalog.versions.at("t", when.isoformat()) == expected
+            assert catalog.versions.describe("t", timestamp=when).version == expected
     assert catalog.open("t", timestamp=moment(3)).version == 4  # of equal times, the later version
     assert catalog.open("t", timestamp=datetime.max.replace(tzinfo=UTC)).version == VERSIONS
-    for entry in catalog.history("t"):
+    for entry in catalog.versions.history("t"):
         assert catalog.open("t", timestamp=entry.timestamp).version == max(entry.version, 4 * (entry.version == 3))
 
 
@@ -83,16 +83,16 @@ def test_branch_has_times_of_its_own(catalog: lancekeep.Catalog) -> None:
         catalog.open("t", branch="side", timestamp=moment(1))
     with pytest.raises(lancekeep.BranchNotFound):
         catalog.open("t", branch="other", timestamp=moment(7))
-    before = catalog.data.restore("t", branch="side", timestamp=moment(6)).version
+    before = catalog.versions.restore("t", branch="side", timestamp=moment(6)).version
     assert catalog.open("t", before, branch="side").count_rows() == 5
 
 
 def test_restore_goes_back_to_a_time(catalog: lancekeep.Catalog) -> None:
-    change = catalog.data.restore("t", timestamp=moment(2))
+    change = catalog.versions.restore("t", timestamp=moment(2))
     assert change.version == VERSIONS + 1
     assert lance.dataset(str(table_of(catalog))).to_table()["a"].to_pylist() == [0, 1]
     with pytest.raises(lancekeep.InvalidInput, match="needs a version or a timestamp"):
-        catalog.data.restore("t")
+        catalog.versions.restore("t")
 
 
 @pytest.mark.parametrize("given", [{"version": 1}, {"tag": "v1"}])
@@ -117,13 +117,13 @@ def test_many_versions_take_few_reads(tmp_path: Path) -> None:
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db") as catalog:
         for number in range(128):
             catalog.write("t", pa.table({"a": [number]}), "append" if number else "create")
-        times = {entry.version: entry.timestamp for entry in catalog.history("t")}
+        times = {entry.version: entry.timestamp for entry in catalog.versions.history("t")}
         commits = directory_of(catalog).commits
         objects = Faulty(commits.objects)
         commits.objects = objects
         for version in (1, 64, 100):
             objects.calls.clear()
-            assert catalog.version_at("t", times[version]) == version
+            assert catalog.versions.at("t", times[version]) == version
             assert objects.counts["get"] <= 7 + 8 + 1
             assert objects.counts["list"] == 0
 
@@ -133,7 +133,7 @@ def test_server_selects_a_version_by_the_context_of_a_request(catalog: lancekeep
     with serving(namespace) as front, lancekeep.connect(front.uri) as client:
         assert client.open("t", timestamp=moment(2)).count_rows() == 2
         assert client.open("t", branch="side", timestamp=moment(7)).count_rows() == 6
-        assert client.version_at("t", moment(3)) == 4
+        assert client.versions.at("t", moment(3)) == 4
         with pytest.raises(lancekeep.VersionNotFound, match="version 1 of"):
             client.open("t", timestamp=moment(1) - MICROSECOND)
         remote: Any = lance.namespace.RestNamespace(uri=front.uri)
@@ -156,7 +156,7 @@ def test_server_selects_a_version_by_the_context_of_a_request(catalog: lancekeep
         assert namespace.count_table_rows(api.CountTableRowsRequest(id=["t"], context=own)).count == 5
         with pytest.raises(api_errors.InvalidInputError, match="two different times"):
             namespace.count_table_rows(api.CountTableRowsRequest(id=["t"], context={**own, **context}))
-        client.data.restore("t", timestamp=moment(2))
+        client.versions.restore("t", timestamp=moment(2))
         assert lance.dataset(str(table_of(catalog))).to_table()["a"].to_pylist() == [0, 1]
 
 

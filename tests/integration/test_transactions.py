@@ -112,7 +112,7 @@ def test_new_versions_of_several_tables_are_published_together(everywhere: Open,
     for table, held in {"a": [0, 1, 2], "b": [7], "new": [1, 2], "spread": [1, 2]}.items():
         assert numbers(reader, table) == plain(reader, table) == held
     assert reader.describe_table("new").properties == {"owner": "Zoë"}
-    assert [entry.operation for entry in reader.history("a")] == ["Append", "Overwrite"]
+    assert [entry.operation for entry in reader.versions.history("a")] == ["Append", "Overwrite"]
     assert staged(tmp_path) == []
     assert reader.fsck(deep=True, grace=0).findings == ()
 

@@ -109,6 +109,6 @@ def test_inserts_are_exact_if_one_of_two_servers_is_killed_in_mid_group(moto_end
     assert Counter(found) == Counter([-1, *inserted])
     assert len(repeated) == CLIENTS
     assert all(versions)
-    history = {entry.version for entry in catalog.history("t")}
+    history = {entry.version for entry in catalog.versions.history("t")}
     assert history == set(range(1, max(history) + 1))
     assert {version for each in (*versions, repeated) for version in each} == history - {1}

@@ -90,7 +90,7 @@ def test_readers_see_versions_whose_rows_the_commit_store_forgot(lake: Lake) -> 
     reader = lake.connect()
     assert reader.describe_table("t").version == 5
     assert values(reader.open("t")) == [1, 2, 3, 4, 5]
-    assert [entry.version for entry in reader.history("t")] == [5, 4, 3, 2, 1]
+    assert [entry.version for entry in reader.versions.history("t")] == [5, 4, 3, 2, 1]
     assert lake.rows() == [1, 2, 3, 4, 5]
     reader.close()
 
@@ -125,7 +125,7 @@ def test_readers_see_commits_of_a_writer_that_bypasses_the_catalog(lake: Lake) -
     lance.write_dataset(data(5), lake.uri, mode="append")
     lake.write(6)
     assert values(lance.dataset(lake.uri)) == values(lake.catalog.open("t")) == [1, 2, 3, 4, 5, 6]
-    assert [entry.version for entry in lake.catalog.history("t")] == [6, 5, 4, 3, 2, 1]
+    assert [entry.version for entry in lake.catalog.versions.history("t")] == [6, 5, 4, 3, 2, 1]
     namespace.catalog.close()
 
 
@@ -348,5 +348,5 @@ def test_after_a_restart_of_redis_from_a_snapshot_readers_see_what_was_acknowled
         lake.catalog.close()
         reader = lake.connect()
         assert values(reader.open("t")) == [1, 2, 3, 4]
-        assert [entry.version for entry in reader.history("t")] == [4, 3, 2, 1]
+        assert [entry.version for entry in reader.versions.history("t")] == [4, 3, 2, 1]
         reader.close()

@@ -210,7 +210,7 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
         if self.mode == "v2" or len(name) > 1:
             return False
         catalog = self.catalogs[0]
-        declared = name not in self.tables and catalog.table_exists(name) and not catalog.history(name)
+        declared = name not in self.tables and catalog.table_exists(name) and not catalog.versions.history(name)
         return declared or self.lake.holds(f"{name[0]}.lance")
 
     def place_of(self, name: Names, other: str | None) -> str | None:

@@ -34,7 +34,7 @@ class Neighbour:
 
     def tier(self) -> None:
         with self.connect() as catalog:
-            catalog.move_fragments("a", catalog.history("a")[0].version + 1, self.base)
+            catalog.move_fragments("a", catalog.versions.history("a")[0].version + 1, self.base)
 
     def clean_up(self) -> None:
         with self.connect() as catalog:

@@ -55,7 +55,6 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "delete": "change_by_request",
         "insert": "change_by_request",
         "merge": "change_by_request",
-        "restore": "change_by_request",
         "update": "change_by_request",
     },
     "structure": {
@@ -73,6 +72,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "set_metadata": "set_metadata",
     },
     "tags": {"create": "tag", "delete": "tag", "update": "move_tag"},
+    "versions": {"restore": "change_by_request"},
     "views": {
         "create": "create_view",
         "refresh": "refresh_view",
@@ -161,10 +161,10 @@ JOBS: Mapping[str, str] = {
 READING: Mapping[str, frozenset[str]] = {
     "catalog": frozenset(
         {
-            *("clones_of", "describe_namespace", "describe_table", "describe_version"),
-            *("find_table", "history", "identity", "inspect", "list_all_tables", "list_namespaces"),
+            *("clones_of", "describe_namespace", "describe_table"),
+            *("find_table", "identity", "inspect", "list_all_tables", "list_namespaces"),
             *("list_tables", "namespace_exists", "root_uri"),
-            *("snapshot", "storage_options", "table_exists", "version_at"),
+            *("snapshot", "storage_options", "table_exists"),
         }
     ),
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),
@@ -172,6 +172,7 @@ READING: Mapping[str, frozenset[str]] = {
     "partitions": frozenset({"open"}),
     "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),
+    "versions": frozenset({"at", "describe", "history"}),
     "views": frozenset({"definition"}),
     "functions": frozenset({"certify", "connect", "lost_rows", "verify"}),
     "jobs": frozenset({"changes_in", "columns_of", "require_sources", "session", "ship", "verify"}),

@@ -21,6 +21,7 @@ from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
+from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.writes import HistoryEntry, after_checks, until_committed
 from lancekeep.application.services import Services
@@ -87,6 +88,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         TableData(tables, writes, engine),
         TableStructure(writes, engine, no_transactions),
         RestTags(server),
+        TableVersions(writes, engine),
         Branches(writes, engine),
         RestViews(server, tables, writes, engine),
         RestPartitions(server),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lancekeep.application.deprecation import warn_of_move
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.row_rules import check_stream, checked
 from lancekeep.application.rows.services import WriteService
-from lancekeep.application.rows.version_times import Moment, version_of
+from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
-    InvalidInput,
     LsmWarning,
     TableAlreadyExists,
     TableNotFound,
@@ -185,34 +185,6 @@ class TableData:
             object_id, lambda dataset: self._engine.rows.delete(dataset, condition), branch, rebased=True
         )
 
-    def restore(
-        self,
-        identifier: Identifier,
-        version: int | None = None,
-        *,
-        branch: str | None = None,
-        timestamp: Moment | None = None,
-    ) -> Changed:
-        """Commit a new version with the contents of an earlier one.
-
-        Args:
-            identifier: The table.
-            version: The earlier version.
-            branch: The branch to change.
-            timestamp: The time at which the earlier version was the latest, as in `Catalog.open`.
-        """
-        object_id = self._of_new_rows(identifier, branch)
-        rows = self._engine.rows
-        version = version_of(self._writes, object_id, version, None, branch, timestamp)
-        if version is None:
-            raise InvalidInput(f"{object_id}: restore needs a version or a timestamp; history() lists the versions")
-
-        def check(dataset: Any, rules: Rules) -> None:
-            old = self._writes.open(object_id, version, None, branch)
-            check_stream(rows.updated(old, {}, None, columns_of(rules)), rules)
-
-        return self._change(object_id, lambda dataset: rows.restore(dataset, version, branch), branch, checks=check)
-
     def _of_new_rows(self, identifier: Identifier, branch: str | None) -> ObjectId:
         """Return the table of a change that may add rows or values. Raises `Refused` for a partition."""
         object_id = ObjectId.of(identifier)
@@ -311,6 +283,15 @@ class TableData:
         """Return the statistics of the latest version."""
         object_id = ObjectId.of(identifier)
         return self._engine.rows.stats(self._writes.open(object_id, None, None, branch))
+
+    if not TYPE_CHECKING:  # a type checker rejects the deprecated name
+
+        def __getattr__(self, name: str) -> object:
+            """Return `TableVersions.restore` by its former, deprecated name."""
+            if name != "restore":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warn_of_move("data.restore", "Catalog.versions.restore")
+            return TableVersions(self._writes, self._engine).restore
 
 
 def _change_of(committed: Committed) -> Changed:

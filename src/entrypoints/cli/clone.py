@@ -68,5 +68,5 @@ def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: st
 
 
 def _older_sources(catalog: Catalog, table: str) -> str:
-    older = len(catalog.history(table)) - 1
+    older = len(catalog.versions.history(table)) - 1
     return f"; {older} older versions may read files of other tables until they are cleaned up" if older else ""

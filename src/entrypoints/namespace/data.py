@@ -94,7 +94,7 @@ class DataOperations(Operations):
     @operation
     def restore_table(self, request: api.RestoreTableRequest) -> api.RestoreTableResponse:
         """Commit a new version with the contents of an earlier one."""
-        change = self._catalog.data.restore(id_of(request), request.version, branch=branch_of(request))
+        change = self._catalog.versions.restore(id_of(request), request.version, branch=branch_of(request))
         return api.RestoreTableResponse(transaction_id=change.transaction)
 
     def _insert(self, request: api.InsertIntoTableRequest, data: Incoming) -> api.InsertIntoTableResponse:

@@ -61,7 +61,7 @@ class Operations(api.LanceNamespace):
             return version
         if version is not None or tag is not None:
             raise InvalidInput("the time in the context selects a version; give no version or tag with it")
-        return self._catalog.version_at(id_of(request), timestamp, branch=branch)
+        return self._catalog.versions.at(id_of(request), timestamp, branch=branch)
 
     def _require_branch(self, table: Table, branch: str | None) -> None:
         """Raise `BranchNotFound` if a table has no such branch."""

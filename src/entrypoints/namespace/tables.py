@@ -138,7 +138,7 @@ class TableOperations(Operations):
             response.is_only_declared = not has_version and not self._parts.places.is_foreign(table)
         if request.load_detailed_metadata:
             if has_version or version is not None or tag is not None or branch is not None:
-                _fill_in(response, self._catalog.describe_version(object_id, version, tag=tag, branch=branch))
+                _fill_in(response, self._catalog.versions.describe(object_id, version, tag=tag, branch=branch))
         elif tag is not None:
             response.version = self._catalog.open(object_id, tag=tag).version
         elif version is not None:

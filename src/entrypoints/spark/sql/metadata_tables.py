@@ -40,7 +40,7 @@ class _Kind:
 
 
 def _history(catalog: Catalog, table: ObjectId, _: Any) -> Iterator[Row]:
-    for entry in catalog.history(table):
+    for entry in catalog.versions.history(table):
         yield entry.version, entry.timestamp, entry.operation, entry.rows, entry.committer or None
 
 

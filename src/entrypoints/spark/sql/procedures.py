@@ -150,12 +150,12 @@ def _rollback_to_version(call: Call) -> Iterable[Row]:
 
 
 def _rollback_to_timestamp(call: Call) -> Iterable[Row]:
-    return _rollback(call, call.catalog.version_at(call.table, call["timestamp"]))
+    return _rollback(call, call.catalog.versions.at(call.table, call["timestamp"]))
 
 
 def _rollback(call: Call, target: int) -> Iterable[Row]:
     before = call.catalog.open(call.table).version
-    yield before, call.catalog.data.restore(call.table, target).version, target
+    yield before, call.catalog.versions.restore(call.table, target).version, target
 
 
 def _create_tag(call: Call) -> Iterable[Row]:

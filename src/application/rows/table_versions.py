@@ -1,0 +1,88 @@
+"""Describe, find and restore the versions of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lancekeep.application.rows.changes import change_table
+from lancekeep.application.rows.row_rules import check_stream
+from lancekeep.application.rows.services import WriteService
+from lancekeep.application.rows.version_times import Moment, moment_of, version_of
+from lancekeep.application.rows.writes import HistoryEntry
+from lancekeep.domain.commit import Changed
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.row_rules import Rules, columns_of
+from lancekeep.ports.table_engine import TableEngine, VersionDetails
+
+
+class TableVersions:
+    """The versions of tables: ``catalog.versions``.
+
+    Identifiers are those of `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound`,
+    `BranchNotFound`, `TagNotFound` or `VersionNotFound` if the object does not exist.
+    """
+
+    def __init__(self, writes: WriteService, engine: TableEngine) -> None:
+        self._writes = writes
+        self._engine = engine
+
+    def history(self, identifier: Identifier, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return the versions of a table, newest first; at most ``limit`` of them."""
+        return self._writes.history(ObjectId.of(identifier), limit)
+
+    def describe(
+        self,
+        identifier: Identifier,
+        version: int | None = None,
+        *,
+        tag: str | None = None,
+        branch: str | None = None,
+        timestamp: Moment | None = None,
+    ) -> VersionDetails:
+        """Return the schema and the counts of a version, chosen as by `Catalog.open`."""
+        object_id, writes = ObjectId.of(identifier), self._writes
+        return writes.describe_version(
+            object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch
+        )
+
+    def at(self, identifier: Identifier, timestamp: Moment, *, branch: str | None = None) -> int:
+        """Return the version that was the latest at a time, chosen as by `Catalog.open`."""
+        return self._writes.version_at(ObjectId.of(identifier), moment_of(timestamp), branch)
+
+    def restore(
+        self,
+        identifier: Identifier,
+        version: int | None = None,
+        *,
+        branch: str | None = None,
+        timestamp: Moment | None = None,
+    ) -> Changed:
+        """Commit a new version with the contents of an earlier one.
+
+        Raises the errors of `Catalog.write`.
+
+        Args:
+            identifier: The table.
+            version: The earlier version.
+            branch: The branch to change.
+            timestamp: The time at which the earlier version was the latest, as in `Catalog.open`.
+        """
+        object_id, rows = ObjectId.of(identifier), self._engine.rows
+        if branch is None:
+            self._writes.require_no_new_rows(object_id)
+        version = version_of(self._writes, object_id, version, None, branch, timestamp)
+        if version is None:
+            raise InvalidInput(
+                f"{object_id}: restore needs a version or a timestamp; catalog.versions.history lists the versions"
+            )
+
+        def act(dataset: Any) -> Any:
+            return rows.restore(dataset, version, branch)
+
+        def check(dataset: Any, rules: Rules) -> None:
+            old = self._writes.open(object_id, version, None, branch)
+            check_stream(rows.updated(old, {}, None, columns_of(rules)), rules)
+
+        return change_table(self._writes, self._engine, object_id, act, branch, checks=check)
