@@ -496,7 +496,8 @@ class Writes:
             raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
         if version is not None and commits.get(root.branch(branch), version) is None:
             raise VersionNotFound(
-                f"{history_name(table.id, branch)} has no version {version}; catalog.versions.history lists the versions"
+                f"{history_name(table.id, branch)} has no version {version}; catalog.versions.history lists those that "
+                "exist"
             )
         return table
 
