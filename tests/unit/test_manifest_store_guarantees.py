@@ -21,7 +21,7 @@ DATABASES = ManifestStoreGuarantees(levels=1, home="a server of databases", reme
 def partition(catalog: Catalog) -> object:
     import pyarrow as pa
 
-    return catalog.create_partitioned(pa.schema([("a", pa.int64())]), [PartitionBy.identity("a")])
+    return catalog.partitions.create(pa.schema([("a", pa.int64())]), [PartitionBy.identity("a")])
 
 
 @pytest.mark.parametrize(
