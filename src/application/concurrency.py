@@ -24,7 +24,7 @@ _pools: list[ThreadPoolExecutor] = []
 
 _MOST_IN_BACKGROUND = 256
 _background: list[ThreadPoolExecutor] = []
-"""The pool of `in_background`, which is apart because its acts wait for those of the other pool."""
+"""The pool of `in_background`, which is separate because its acts wait for acts of the other pool."""
 
 os.register_at_fork(after_in_child=_pools.clear)
 os.register_at_fork(after_in_child=_background.clear)

@@ -1,7 +1,7 @@
 """Which appends share a group commit, and when the committer waits.
 
 The committer of a table commits one group at a time. All times are seconds of one monotonic clock, which the caller
-reads. They decide on pauses only, never on safety.
+reads. Times decide on pauses only, never on safety.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REBASED = ("lancekeep.committer", "rebase")
 """A property of transactions whose writer rebases them in memory after a lost commit. It needs no pause to win."""
 
 LOOK_EVERY = 0.2
-"""After how many seconds a committer that waits for such a writer looks again whether it has won one."""
+"""Seconds after which a committer that waits for such a writer checks again whether the writer has committed."""
 _LONGEST_LINGER = 0.15
 _BUSY = 1.0
 """Seconds of uninterrupted commits after which others may be starved."""
@@ -33,7 +33,7 @@ _ALONE, _SHARED = (10.0, 2, 0.5), (2.0, 10, 1.5)
 """Without and with other writers: seconds of uninterrupted commits between two breaths; how many groups a breath lasts,
 and its longest duration in seconds."""
 _REMEMBERED = 10.0
-"""Seconds for which a commit of another writer counts, and one of a group for other writers."""
+"""Seconds for which a commit of another writer counts, and for which other writers count a group."""
 
 
 @attrs.frozen
@@ -87,7 +87,8 @@ def turn(is_owed: bool, is_owed_elsewhere: bool) -> Turn | None:
     None if none has lost a commit since the last wait.
 
     The wait ends once such a writer has won a commit. A native writer waits longer after each commit that it loses, and
-    reads more versions. A breath of the committer is soon too short for it, and often ends before it tries again.
+    reads more versions. A breath of the committer is soon too short for a native writer, and often ends before the next
+    attempt.
 
     Args:
         is_owed: whether a writer of this process has lost a commit.
@@ -140,7 +141,7 @@ class Pace:
         """Return how long to commit nothing, so that other writers can.
 
         A writer that reads a version and then commits the next one loses against a committer that never pauses. The
-        pause covers such a commit. It is longer while another writer is known.
+        pause covers such a commit, and is longer while another writer is known.
 
         Args:
             now: the time.

@@ -48,7 +48,7 @@ class Principal:
     Attributes:
         name: Its name with the kind of its credential, such as ``key:ada`` or ``jwt:ada``, so that no issuer of tokens
             can take the name of a key.
-        groups: The groups that it belongs to.
+        groups: The groups of the caller.
     """
 
     name: str
@@ -61,8 +61,8 @@ class Grant:
 
     Attributes:
         role: The strongest action that the grant permits.
-        subtree: The object that it covers, together with everything below it; the root for the whole catalog.
-        principals: The names of principals; `EVERYONE` for all of them.
+        subtree: The object that the grant covers, with everything below it; the root for the whole catalog.
+        principals: The names of principals; `EVERYONE` for all principals.
         groups: The names of groups.
     """
 
@@ -90,7 +90,7 @@ class Policy:
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         """Return whether a listing shows an object.
 
-        It does if the principal has a role on the object, or on an object below it.
+        A listing shows the object if the principal has a role on the object, or on an object below it.
         """
         return any(
             (_covers(each.subtree, object_id) or _covers(object_id, each.subtree)) and each.names(principal)

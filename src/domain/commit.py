@@ -65,7 +65,8 @@ class Committed:
     Attributes:
         path: The key of its manifest.
         size: The size of its manifest, in bytes.
-        transaction: The name of its transaction file, which identifies it; empty if the caller did not learn it.
+        transaction: The name of its transaction file, which identifies the version; empty if the caller did not learn
+            it.
         rows: The number of rows that an append added; None if the caller did not learn it.
     """
 

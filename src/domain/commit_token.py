@@ -92,7 +92,7 @@ class CommitToken:
         if fault := next(filter(None, map(_fault, members)), ""):
             raise InvalidInput(f"not a token that Lancekeep made: {fault}; nothing was done")
         if len({member.base_uri for member in members}) < len(members):
-            raise InvalidInput("not a token that Lancekeep made: it names one dataset twice; nothing was done")
+            raise InvalidInput("not a token that Lancekeep made: the token names one dataset twice; nothing was done")
         return token
 
 

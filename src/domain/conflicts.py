@@ -49,9 +49,9 @@ class Effect:
 
     Attributes:
         operation: its operation.
-        changed: the fragments to which it gives other data files or deletions.
+        changed: the fragments that get other data files or deletions.
         removed: the fragments that it removes or replaces.
-        rewritten: those of `changed` whose data files it changes, not only their deletions.
+        rewritten: the fragments of `changed` whose data files change, not only their deletions.
         deleted: the rows that it deletes, as offsets by fragment; None if they are not known.
         fields: the fields whose values it replaces or indexes, or that a projection keeps; None stands for all fields.
         indexes: the names of the indexes that it creates or removes.
@@ -61,7 +61,7 @@ class Effect:
         bases: the ids, names and paths of the base paths that it adds.
         stable_row_ids: whether its table has stable row ids, so that indexes survive a rewrite.
         preserves_nullability: for a merge or projection, whether rows that were written for the schema before it
-            conform to the schema after it. pylance 14 says so of each change of columns.
+            conform to the schema after it. pylance 14 states this for each change of columns.
     """
 
     operation: Operation
@@ -292,7 +292,7 @@ RULES: Mapping[Operation, Mapping[Operation, tuple[Rule, ...]]] = MappingProxyTy
         _BASES: {_BASES: (incompatible(When.SAME_BASE),)},
     }
 )
-"""`RULES[own][committed]`: the rules for a transaction that meets one that was committed before it."""
+"""`RULES[own][committed]`: the rules for a new transaction against a committed transaction."""
 
 
 class Clash(NamedTuple):

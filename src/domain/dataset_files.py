@@ -30,7 +30,7 @@ _OWN = {
 }
 _DELETION = re.compile(r"[0-9]+-[0-9]+-([0-9]{1,20})\.(?:arrow|bin)")
 _UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]{6}|(.+)#[0-9]+")  # Names that the engine and its object_store crate use.
-_SMALLEST_ID = 1 << 28  # A smaller number has too few bytes to be recognized in a manifest; one in 2**36 is smaller.
+_SMALLEST_ID = 1 << 28  # A smaller number has too few bytes to be recognized in a manifest. One in 2**36 is smaller.
 
 
 @attrs.frozen

@@ -20,8 +20,8 @@ class FileDigest(NamedTuple):
     Attributes:
         size: the size.
         blake2b: the digest, in hexadecimal digits.
-        start: where the digest begins to read; the bytes before follow at the end. Consecutive manifests have long
-            equal parts that begin at different positions, so that one digest can continue another.
+        start: the position at which the digest begins; the bytes before it are digested last. Consecutive manifests
+            have long equal parts that begin at different positions, so that one digest can continue another.
     """
 
     size: int
@@ -32,7 +32,7 @@ class FileDigest(NamedTuple):
 def records_digests(catalog: Mapping[str, str], table: Mapping[str, str]) -> bool:
     """Return whether the commits of a table record digests.
 
-    The property of the table overrides that of the root namespace of the catalog.
+    The property of the table overrides the property of the root namespace.
     """
     return _VALUES.get(table.get(DIGESTS, catalog.get(DIGESTS, "")), False)
 

@@ -35,7 +35,7 @@ class Proof(Enum):
     """What proves that an operation took effect.
 
     ENTRY: a record in the commit of the catalog that made the change. VERSION: the staged manifest, which the log names
-    before its commit. NONE: nothing does, so a request whose first attempt has left no answer is not repeated.
+    before its commit. NONE: nothing proves it, so a request whose first attempt has left no answer is not repeated.
     """
 
     ENTRY = auto()
@@ -274,7 +274,7 @@ def record_of(view: CatalogView, name: str) -> Record | None:
 def take_over(view: CatalogView, name: str, attempt: int) -> list[Change]:
     """Keep earlier attempts from changing the catalog.
 
-    No change if one of them has made its change.
+    Change nothing if one of these attempts has made its change.
 
     Raises:
         Superseded: a later attempt has taken over.

@@ -37,7 +37,7 @@ class Identity:
 
     @staticmethod
     def of_marker(text: str) -> Identity:
-        """Return the identity in a marker; an unknown text has an empty one."""
+        """Return the identity in a marker; an unknown text has an empty identity."""
         if not text.startswith("{"):
             return Identity("", text)
         return _parsed(text) or Identity("", "")
@@ -46,7 +46,7 @@ class Identity:
         """Check that the catalog is used at the root that its identity names.
 
         Raises:
-            Refused: it was copied or moved.
+            Refused: the catalog was copied or moved.
         """
         if self.root != root:
             raise Refused(

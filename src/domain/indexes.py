@@ -38,13 +38,13 @@ class IndexKind:
     """A kind of index.
 
     Attributes:
-        name: its name, as pylance creates it, or as the index itself is called.
+        name: the name by which pylance creates the index, or the name of the index itself.
         details: the last part of the type of its details.
         content: where it keeps its content.
-        cloned: whether a clone has it. An index that describes files which a clone does not have is left out.
-        rows: by what it names rows in a table with stable row ids.
-        trusted: whether pylance returns the rows that it names without a comparison with their values, so that the
-            entry of an old value is a wrong answer.
+        cloned: whether a clone keeps the index. A clone leaves out an index of files that the clone lacks.
+        rows: how the index names rows in a table with stable row ids.
+        trusted: whether pylance returns the rows of the index without comparing their values, so that the entry of an
+            old value is a wrong answer.
     """
 
     name: str
@@ -81,8 +81,8 @@ _LATER = IndexKind("system index", "", Content.DETAILS)
 def index_kind(name: str, type_url: str) -> IndexKind:
     """Return the kind of an index.
 
-    An index without details, or of a kind that later releases add, has files, unless it is a system index: then its
-    details may be all that it has.
+    An index without details, or of a kind that later releases add, has files. A system index may consist of its details
+    alone.
 
     Args:
         name: the name of the index.
@@ -93,5 +93,5 @@ def index_kind(name: str, type_url: str) -> IndexKind:
 
 
 def is_system_index(name: str) -> bool:
-    """Return whether an index is one that the engine keeps for itself."""
+    """Return whether the engine keeps the index for itself."""
     return name.startswith(SYSTEM_INDEX)

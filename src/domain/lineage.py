@@ -52,7 +52,7 @@ _KEEPS_FRAGMENTS = _KEEPS_EVERYTHING | {Operation.MERGE}
 """Operations that keep every fragment of the previous version, if not its data files."""
 
 _KEEPS_COLUMNS = (_KEEPS_EVERYTHING - {Operation.PROJECT}) | {Operation.DELETE, Operation.UPDATE}
-"""Operations that remove no data file from a fragment unless they add another one."""
+"""Operations that remove no data file from a fragment unless they add another data file."""
 
 _DELETES_ROWS = {Operation.DELETE, Operation.UPDATE}
 
@@ -85,7 +85,7 @@ class Fragment(NamedTuple):
     Attributes:
         id: its id.
         files: the paths of its data files.
-        own_file: the first of them that lies in the table's own directory, or None.
+        own_file: the first of these files in the table's own directory, or None.
         deletions: its deletion file, or None.
     """
 
@@ -105,7 +105,7 @@ class Change:
         removed: the ids of removed fragments.
         replaced: the fragments that a compaction replaced.
         restored: the version that a restore returns to.
-        read_version: the version that the writer read, or a later one with whose changes it has merged its own.
+        read_version: the version that the writer read, or a later version whose changes the transaction includes.
     """
 
     operation: Operation = Operation.UNKNOWN
@@ -175,7 +175,7 @@ def refuse_accidental_overwrite(version: int, reads_version_zero: bool, name: st
 def require_descent(difference: Difference, change: Change) -> str | None:
     """Check that a staged manifest was made from the version it is compared with.
 
-    That version is the previous one, or for a restore the version that it returns to.
+    That version is the previous version, or the version to which a restore returns.
 
     Args:
         difference: how the staged manifest differs from that version.
@@ -216,10 +216,10 @@ def require_descent(difference: Difference, change: Change) -> str | None:
 
 
 def versions_to_compare(difference: Difference, change: Change, version: int) -> range:
-    """Return the versions between those that the writer read and follows.
+    """Return the versions between the version that was read and the new version.
 
-    The writer has compared its transaction with those of these versions. It could do so only if they existed: the
-    engine takes a version that was cleaned up for one without a conflict.
+    The writer has compared its transaction with the transactions of these versions, but only where they existed: the
+    engine finds no conflict with a version that was cleaned up.
 
     Args:
         difference: how the staged manifest differs from the previous version.

@@ -18,7 +18,7 @@ class MaintenanceRule:
         keep: The latest versions that stay.
         grace: Keep younger files, in seconds.
         target_rows: Merge fragments with fewer rows than this; None merges none.
-        small_fragments: Merge them once there are this many.
+        small_fragments: Merge small fragments once there are this many.
         refresh_indexes: Add new rows to the indexes.
     """
 
@@ -50,6 +50,6 @@ class MaintenancePolicy:
             raise InvalidInput(f"there are two rules for {twice}; write one")
 
     def rule_for(self, table: ObjectId) -> MaintenanceRule | None:
-        """Return the rule of a table; None if none covers it."""
+        """Return the rule of a table; None if no rule covers the table."""
         covering = (rule for rule in self.rules if table.names[: len(rule.subtree.names)] == rule.subtree.names)
         return max(covering, key=lambda rule: len(rule.subtree.names), default=None)

@@ -2,7 +2,7 @@
 
 Table format, "MemTable & WAL Specification". Writers of a *shard* acknowledge rows in its log, flush the log to
 numbered *generations*, which are datasets of their own, and record both in numbered manifests of the shard. A later
-version of the table merges generations. All of it lies in ``_mem_wal/{shard}`` of the table or of a branch.
+version of the table merges generations. All these files lie in ``_mem_wal/{shard}`` of the table or of a branch.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WalFile:
 
     @property
     def in_generation(self) -> str | None:
-        """The path below the generation that has the file; None if it is in none."""
+        """The path below the generation that has the file; None for any other file."""
         found = _GENERATION.fullmatch(self.rest)
         return found[1] if found else None
 
@@ -96,7 +96,7 @@ class ShardState:
     def unmerged(self, merged: int, logged: bool) -> int:
         """Return how many generations the table lacks.
 
-        The rest of the log counts as one more.
+        The rest of the log counts as one more generation.
 
         Args:
             merged: the last generation that the table has merged; 0 for none.

@@ -86,7 +86,7 @@ class ManifestName:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the name is a generated one of a staged manifest, not that of a copy."""
+        """Whether the name was generated for a staged manifest, not for a copy."""
         return self.uuid is not None and _UUID.fullmatch(self.uuid) is not None
 
 
@@ -103,12 +103,12 @@ def parse_detached(name: str) -> int | None:
 
 
 def is_detached_name(name: str) -> bool:
-    """Return whether a manifest, final or staged, is that of a detached version."""
+    """Return whether a manifest, final or staged, belongs to a detached version."""
     return name.startswith("d") and ManifestName.parse(name[1:]) is not None
 
 
 def detached_version(version: int) -> int | None:
-    """Return the number of a detached version as its name has it.
+    """Return the number of a detached version as in its name.
 
     Returns None for a version of a history. Requests of the engine have numbers of 64 bits with a sign.
     """
@@ -132,7 +132,7 @@ def final_names(names: Iterable[str], directory: str) -> dict[int, str]:
         directory: the directory, for the message.
 
     Returns:
-        The name of each version, in ascending order of versions; the V2 name if there are both.
+        The name of each version, in ascending order of versions; the V2 name if a version has both.
 
     Raises:
         Damaged: the schemes are mixed in another way. "It is an error for there to be a mixture of these two naming

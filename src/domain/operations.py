@@ -83,7 +83,7 @@ class CreateIndex(Operation):
 
 @attrs.frozen
 class RewriteGroup:
-    """Fragments that one rewrite replaces, and the new ones."""
+    """Fragments that one rewrite replaces, and their replacements."""
 
     old_fragments: tuple[Fragment, ...] = ()
     new_fragments: tuple[Fragment, ...] = ()
@@ -291,7 +291,7 @@ class Clone(Operation):
 
 @attrs.frozen
 class UpdateBases(Operation):
-    """Add base paths, or give those with the same ids other places."""
+    """Add base paths, or give existing base paths other places by their ids."""
 
     new_bases: tuple[BasePath, ...] = ()
     others: bytes = _others()
@@ -344,7 +344,7 @@ class Transaction:
 
     @property
     def new_fragments(self) -> tuple[Fragment, ...]:
-        """The fragments of new rows, and those of rewritten ones."""
+        """The fragments of new rows and of rewritten rows."""
         match self.operation:
             case Append() | Overwrite() as operation:
                 return operation.fragments

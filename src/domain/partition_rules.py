@@ -43,7 +43,7 @@ _DERIVED = ("partition_spec", "partition.")
 
 
 def is_partition(view: CatalogView, table: ObjectId) -> bool:
-    """Return whether a name is that of the table of a partition."""
+    """Return whether a name is the name of a partition's table."""
     return len(table.names) > 1 and table.name == DATASET and _is_below_spec(view, table)
 
 
@@ -69,10 +69,10 @@ def require_enterable(view: CatalogView, object_id: ObjectId) -> None:
 
 
 def require_no_spec(view: CatalogView, namespace: ObjectId) -> None:
-    """Check that a namespace to drop is not that of a specification.
+    """Check that a namespace to drop belongs to no specification.
 
     Raises:
-        Refused: it is.
+        Refused: the namespace belongs to a specification.
     """
     if len(namespace.names) == 1 and _is_below_spec(view, namespace):
         raise Refused(

@@ -304,7 +304,7 @@ def next_spec(specs: Mapping[int, PartitionSpec], wanted: Iterable[PartitionFiel
         wanted: the fields of the next version, outermost level first.
 
     Raises:
-        InvalidInput: no field is given, one is given twice, or its ``field_id`` belongs to another field.
+        InvalidInput: no field is given, a field is given twice, or its ``field_id`` belongs to another field.
     """
     known = [field for spec in specs.values() for field in spec.fields]
     fields: list[PartitionField] = []

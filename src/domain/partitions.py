@@ -36,7 +36,8 @@ Values = tuple[Any, ...]
 class Partition:
     """A partition, and the version of its table to read.
 
-    The version is that of a branch or of main, or a tag selects it. Without both it is the latest version of main.
+    The version belongs to a branch or to main, or a tag selects it. Without version and tag, the latest version of main
+    is read.
     """
 
     spec: PartitionSpec
@@ -112,7 +113,7 @@ def partition_of(spec: PartitionSpec, entry: ManifestEntry) -> Partition:
 
 
 def published_version(entry: ManifestEntry) -> Reference | None:
-    """Return the version that a partition's entry names; None if it names none."""
+    """Return the version that a partition's entry names, or None."""
     version = entry.extension.get(READ_VERSION)
     return None if version is None else Reference(entry.extension.get(READ_BRANCH) or "", version)
 

@@ -47,7 +47,7 @@ class Table:
 
     @property
     def rules(self) -> Rules:
-        """The rules of its rows."""
+        """The rules for the rows of the table."""
         return rules_of(self.properties)
 
     @staticmethod

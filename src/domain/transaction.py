@@ -7,9 +7,9 @@ It commits the new versions of its tables together, or none of them.
    version.
 2. If every member is ready, one step of the commit store reserves all rows or none (`ReserveAll`). That step decides
    the transaction.
-3. Rows of a transaction are only ever reserved together. One version of its own proves that all are, one version of
-   another writer proves that none is. So a member that learned nothing, after a lost reply or a clean-up, takes the
-   decision from the others.
+3. Rows of a transaction are only ever reserved together. One version of the transaction proves that all its rows are
+   reserved; one version of another writer proves that no row is. So a member that learned nothing, after a lost reply
+   or a clean-up, takes the decision from the others.
 4. Once the transaction is decided, each member completes its own protocol: it publishes its version, or removes its
    staged manifest. Any reader can complete a publication that a crash interrupts.
 
@@ -150,8 +150,8 @@ class ReserveAll:
 class ReadRow:
     """Read the row of a member again before the transaction counts as lost.
 
-    The manifest that a row of its own names must stay, even where the final manifest of another member's version holds
-    the bytes of another writer.
+    If the row belongs to the transaction, its manifest must stay, even if the final manifest of another member's
+    version holds the bytes of another writer.
     """
 
     position: int
@@ -206,7 +206,7 @@ class Transaction:
         return ReadRow(doubtful, self.members[doubtful].progress.row)
 
     def _completion(self, decision: Standing) -> RunMember | None:
-        """The next member to complete its protocol: with a decision every one, after a refusal only to discard."""
+        """The next member to complete its protocol; after a refusal, only a member that discards its manifest."""
         for position, member in enumerate(self.members):
             discards = decision is Standing.REFUSED and member.progress.state is State.DISCARD
             if discards or (decision in _DECISIONS and member.progress.effect is not None):
@@ -309,7 +309,7 @@ def require_one_version_each(base_uris: Sequence[str]) -> None:
     """Check that a transaction has members, and no two of one table or branch.
 
     Raises:
-        InvalidInput: it has not.
+        InvalidInput: there is no member, or a table or branch has two.
     """
     if not base_uris:
         raise InvalidInput("a transaction needs at least one new version; found none")

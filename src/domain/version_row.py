@@ -58,8 +58,8 @@ class VersionRow:
 def misplacement(row: VersionRow, dataset_key: str) -> str:
     """Return why a row cannot belong to a dataset; empty if it can.
 
-    The manifest lies directly in the dataset's ``_versions`` directory, and its name is that of the row's version:
-    final, or staged with a UUID. A fence names a commit store by its URL instead.
+    The manifest lies directly in the dataset's ``_versions`` directory, and has the name of the row's version: final,
+    or staged with a UUID. A fence names a commit store by its URL instead.
     """
     if row.size < 0:
         return f"has the size {row.size}; expected the bytes of a manifest"

@@ -63,7 +63,7 @@ class ViewDefinition:
     """A view of kind ``query``: columns and rows of one table.
 
     The rows of a view are a function of one version of its source, so a refresh by appended versions has the same
-    rows as a full one. A query that is no such function is refused.
+    rows as a full one. Any other query is refused.
 
     Attributes:
         query: the ``source_query`` as it was given: a JSON object with ``table`` (the names of the source's
@@ -167,7 +167,7 @@ class Effect(Enum):
     """What a version did to the rows of its table, as far as views need to know."""
 
     APPENDED = "appended"
-    """It added fragments, and changed no other one."""
+    """It added fragments, and changed no other fragment."""
     KEPT = "kept"
     """It changed neither rows nor fragments: an index, or metadata."""
     REWROTE = "rewrote"
@@ -190,10 +190,11 @@ def plan_refresh(
     """Decide how to refresh a view.
 
     Args:
-        last: the version of the source that the view holds; None if it holds none, or others changed its rows.
+        last: the version of the source whose rows the view has; None if it has none, or if other writers changed its
+            rows.
         wanted: the version to refresh it to.
         continues: whether the source still has ``last``, as the same version.
-        effects: those of the versions after ``last`` up to ``wanted``.
+        effects: the effects of the versions after ``last`` up to ``wanted``.
     """
     if last == wanted:
         return Refresh.NOTHING

@@ -2,8 +2,8 @@
 
 Table format, "Manifest", "Transactions" and "Stable Row IDs".
 
-The next manifest of a table is the previous one with one more fragment. Its schema and its fragments stay encoded, and
-fields that this release does not know are kept.
+The next manifest of a table is the previous manifest with one more fragment. Its schema and its fragments stay encoded,
+and fields that this release does not know are kept.
 """
 
 from __future__ import annotations
@@ -171,11 +171,11 @@ class Appendable:
     def followed_by(
         self, file: NewFile, transaction: TransactionFile, now: int, name: str, *, hashed: bool = False
     ) -> tuple[Appendable, Approved]:
-        """Return the next version, also as it is published.
+        """Return the next version, and its form to publish.
 
         Args:
             file: the data file to append.
-            transaction: the transaction that appends it to this version, or to an earlier one.
+            transaction: the transaction that appends the file to this version, or to an earlier version.
             now: the time in nanoseconds since 1970.
             name: the table, for messages.
             hashed: whether `digest` will be called for the next version.
@@ -220,8 +220,8 @@ class Appendable:
     def digest(self, content: bytes) -> FileDigest:
         """Return the digest of the manifest file of this version.
 
-        `followed_by` has built it with ``hashed``. The digest continues that of the version before, because hashing all
-        fragments would take longer than the append.
+        `followed_by` has built it with ``hashed``. The digest continues the digest of the version before, because
+        hashing all fragments would take longer than the append.
         """
         start, _ = message_span(content)
         digest = self._hash.copy()
@@ -254,12 +254,12 @@ def layout_of(example: bytes, version: Appendable, name: str) -> bytes:
         name: the table, for messages.
 
     Raises:
-        Unsupported: the table's fields differ from those that the engine writes for this schema.
+        Unsupported: the table's fields differ from the fields that the engine writes for this schema.
     """
     written = parse(ManifestTail, message_at(example))
     ours, theirs = _by_path(version.fields), _by_path(written.fields)
     if list(ours) != list(theirs) or any(ours[path][1] != theirs[path][1] for path in ours):
-        raise Unsupported(f"{name}: the engine describes its columns in another way now; append with the Lance engine")
+        raise Unsupported(f"{name}: the engine describes the columns in another way; append with the Lance engine")
     numbers = {number: ours[path][0] for path, (number, _) in theirs.items()}
     file = parse(DataFragment, written.fragments[0]).files[0]
     file.fields[:] = [numbers[number] for number in file.fields]
@@ -314,7 +314,7 @@ def _obstacle(tail: Any, indexes: bytes | None) -> str:
 def _frame(tail: Any) -> Frame:
     """Return what the fragments of a version are judged against.
 
-    It has the fields without their metadata, because an append needs the engine if there is any.
+    It has the fields without their metadata, because an append needs the engine if there is metadata.
     """
     fields = [parse(Field, content) for content in tail.fields]
     return Frame.of(

@@ -37,7 +37,7 @@ class BegunClone:
         return json.dumps({"clone": attrs.asdict(self)}).encode()
 
     def may_have_written(self, path: str) -> bool:
-        """Return whether a file is one that the clone writes before its version.
+        """Return whether the clone writes such a file before its version.
 
         Another writer's transaction or staged manifest proves that the directory is more than an unfinished clone.
 
@@ -46,7 +46,7 @@ class BegunClone:
         """
         place = Place.of(path)
         if place is None:
-            return path in (RESERVED_MARKER, DEREGISTERED_MARKER)  # a drop that was stopped left the second one
+            return path in (RESERVED_MARKER, DEREGISTERED_MARKER)  # a drop that was stopped left the second file
         if place.branch:
             return False
         if place.directory == VERSIONS:

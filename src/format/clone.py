@@ -1,4 +1,4 @@
-"""The manifests of clones, and of tables that stop reading files of others.
+"""The manifests of clones, and of tables that stop reading files of other tables.
 
 Storage layout, "Base Path System"; table format, "Clone".
 """

@@ -90,7 +90,7 @@ class TooShort:
     """The last bytes of a file do not suffice.
 
     Attributes:
-        needed: how many of the last bytes do.
+        needed: how many of the last bytes suffice.
     """
 
     needed: int

@@ -25,7 +25,7 @@ MOST_IN_ARROW: Final = 4999
 """Lance writes more positions as a Roaring bitmap."""
 
 MOST_BYTES: Final = 1 << 30
-"""A longer file is damaged: a bitmap of 32-bit positions has at most half of it."""
+"""A longer file is damaged: a bitmap of 32-bit positions has at most half the length."""
 
 _COOKIE, _COOKIE_WITHOUT_RUNS = 12347, 12346
 _MOST_IN_ARRAY = 4096
@@ -144,7 +144,7 @@ def _bitmap(content: bytes, most: int, most_values: int | None = None) -> Rows:
 
 
 def _header(content: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.uint8], int]:
-    """Return keys, sizes and run flags of the containers, and the position of the first one."""
+    """Return keys, sizes and run flags of the containers, and the position of the first container."""
     (cookie,) = struct.unpack_from("<I", content, 0)
     has_runs = cookie & 0xFFFF == _COOKIE
     if has_runs:
@@ -172,7 +172,7 @@ def _header(content: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int6
 
 
 def _container(content: bytes, at: int, count: int, is_runs: bool) -> tuple[npt.NDArray[Any], int]:
-    """Return the values of the container at a position, and the position of the next one."""
+    """Return the values of the container at a position, and the position of the next container."""
     if is_runs:
         (number,) = struct.unpack_from("<H", content, at)
         pairs = np.frombuffer(_slice(content, at + 2, 4 * number), "<u2").reshape(-1, 2).astype(np.int64)

@@ -71,7 +71,7 @@ def describe_manifest(content: bytes, name: str, most: int) -> dict[str, Any]:
 
 
 def describe_transaction(content: bytes, name: str, most: int) -> dict[str, Any]:
-    """Describe a transaction file; the arguments are those of `describe_manifest`."""
+    """Describe a transaction file; takes the arguments of `describe_manifest`."""
     transaction = parse_transaction(content, name)
     return {"kind": "transaction", "file": name, "size": len(content), **_transaction(transaction, most)}
 
@@ -104,7 +104,7 @@ def describe_data_file(content: bytes, name: str) -> dict[str, Any]:
 
 
 def describe_deletion_file(content: bytes, file: DeletionFile, physical_rows: int, name: str) -> dict[str, Any]:
-    """Describe a deletion file; the arguments and errors are those of `read`."""
+    """Describe a deletion file; takes the arguments of `read` and raises its errors."""
     rows = read(content, file, physical_rows, name)
     return {
         "kind": "deletion file",
@@ -147,13 +147,13 @@ def totals(manifest: Manifest) -> dict[str, int]:
 
 
 def change(before: bytes | None, after: bytes, *, continues: bool) -> dict[str, Any]:
-    """Return what a version added to the one before it, and what it removed.
+    """Return what a version added to the previous version, and what it removed.
 
     Args:
-        before: the manifest file of the version before; None for the first one.
+        before: the manifest file of the version before; None for the first version.
         after: the manifest file of the version.
-        continues: whether a fragment id means the same fragment in both. After an overwrite or a restore it may not;
-            then fragments are compared by their first files.
+        continues: whether a fragment id means the same fragment in both. Not after an overwrite or a restore: fragments
+            are then compared by their first files.
 
     Returns:
         Numbers of fragments, live rows, and data files with their bytes. A fragment in both versions counts as changed

@@ -33,7 +33,7 @@ def decode_digests(name: str, content: bytes) -> list[tuple[str, FileDigest]]:
     """Decode a record.
 
     Raises:
-        Damaged: the content is not the one that the name states.
+        Damaged: the content does not have the digest that the name states.
     """
     try:
         if digest_of(content).blake2b + _SUFFIX != name.rpartition("/")[2]:

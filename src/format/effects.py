@@ -29,7 +29,7 @@ def effect_of(
     Args:
         transaction: the transaction; None if it is missing, which conflicts with everything.
         stable_row_ids: whether its table has stable row ids.
-        deleted: the rows that it deletes, as offsets by fragment, if they are known.
+        deleted: the rows that the transaction deletes, as offsets by fragment, if they are known.
 
     Raises:
         ValueError: the fragment bitmap of an index is damaged.

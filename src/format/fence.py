@@ -2,7 +2,8 @@
 
 A fence has the files of the version before it, and a writer flag that no writer knows. Readers read it as any version.
 Every writer refuses to commit after it, whatever handle it holds and whatever commit store decides. Engines before 13
-ignore the flag when they rebase. A fence therefore has no transaction that they find, so they cannot rebase on it.
+ignore the flag when they rebase. A fence therefore has no transaction that these engines find, so they cannot rebase on
+a fence.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def without_fence(content: bytes, name: str, uuid: str, now: int, location: str)
 def emptied(content: bytes, name: str) -> bytes:
     """Return a fence without files, which readers refuse too.
 
-    Garbage collection counts the files of any manifest as needed, and the table may have removed them since.
+    Garbage collection counts the files of every manifest as needed, and the table may have removed files of this
+    version.
 
     Raises:
         Damaged: the content is not a manifest.
@@ -116,7 +118,7 @@ def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> by
 
 
 def _following(file: ManifestFile, uuid: str, now: int, location: str) -> Any:
-    """Make a manifest that of the next version, and return its transaction."""
+    """Turn a manifest into the manifest of the next version, and return its transaction."""
     manifest: Any = file.manifest
     transaction = Transaction(read_version=manifest.version, uuid=uuid)
     transaction.update_config.SetInParent()

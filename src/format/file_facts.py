@@ -1,4 +1,4 @@
-"""What files say of themselves, for the judge of versions.
+"""The facts that files state about themselves, for the judge of versions.
 
 File format, "Footer"; table format, "Deletion Files". The facts of a data file come from its last bytes.
 """

@@ -62,8 +62,8 @@ def approve(name: str, after: TableVersion, before: TableVersion, facts: Facts |
         facts: what is known of its files.
 
     Raises:
-        CommitRefused: the judge has found problems, or an attribute does not fit into its field. The message names
-            the first ones.
+        CommitRefused: the judge has found problems, or an attribute does not fit into its field. The message names the
+            first problems.
     """
     refuse(name, problems(after, before, facts))
     try:
@@ -89,7 +89,7 @@ def approve_file(name: str, content: bytes, before: bytes) -> Approved:
 def approve_append(name: str, number: int, transaction: str, content: bytes, new: Fragment, frame: Frame) -> Approved:
     """Return the version of an append to publish, as `approve`.
 
-    The rest of the version is that of the version before, which costs no time here.
+    The rest of the version equals the version before, and is not judged again.
 
     Args:
         name: the table, for messages.
@@ -104,7 +104,7 @@ def approve_append(name: str, number: int, transaction: str, content: bytes, new
 
 
 def refuse(name: str, found: Sequence[Problem]) -> None:
-    """Raise `CommitRefused` if there are problems; it names the first ones."""
+    """Raise `CommitRefused`, which names the first problems, if there are any."""
     if found:
         rest = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise CommitRefused(
@@ -118,8 +118,8 @@ def problems(after: TableVersion, before: TableVersion | None = None, facts: Fac
 
     Args:
         after: the version, with its transaction if it has one.
-        before: the version that it follows. Of the fragments and indexes, those are judged that differ. None: the
-            version is judged alone.
+        before: the version that it follows. Only fragments and indexes that differ are judged. None: the version is
+            judged alone.
         facts: what is known of files. Other files are not judged.
     """
     manifest, changed = after.manifest, list[Fragment]()
@@ -204,9 +204,9 @@ def _of_bases(bases: Iterable[BasePath]) -> Iterator[Problem]:
 def _of_fragments(
     manifest: Manifest, before: TableVersion | None, facts: Facts, changed: list[Fragment], *, replaces_all: bool
 ) -> Iterator[Problem]:
-    """Judge the fragments; with a version before, add those that differ to ``changed``.
+    """Judge the fragments; with a version before, add the fragments that differ to ``changed``.
 
-    If the transaction ``replaces_all`` fragments, those before do not matter.
+    If the transaction ``replaces_all`` fragments, earlier fragments do not matter.
     """
     earlier: Sequence[Fragment] | None = None
     if before is not None:
@@ -306,7 +306,7 @@ def _of_step(after: TableVersion, before: TableVersion, changed: Sequence[Fragme
 
 
 def _of_changed_bases(after: TableVersion, before: TableVersion) -> Iterator[Problem]:
-    """Judge the base paths that both versions have; a restore returns to earlier ones."""
+    """Judge the base paths that both versions have; a restore returns to earlier paths."""
     operation = None if after.transaction is None else after.transaction.operation
     if isinstance(operation, operations.Restore):
         return

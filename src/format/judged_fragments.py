@@ -67,7 +67,7 @@ class Frame:
         storage_version: the version of its data files; empty if the manifest does not say.
         is_mixed: whether a file may have another version.
         has_row_ids: whether rows have stable ids.
-        next_row_id: the next one.
+        next_row_id: the next row id.
         earlier: the fragments of the version before; None if fragments are judged alone.
     """
 
@@ -116,7 +116,7 @@ class Frame:
         return field is None
 
     def problems_of_versions(self, fragment: Fragment) -> Iterator[Problem]:
-        """Yield a problem for each data file of another version than the version permits."""
+        """Yield a problem for each data file of a version that is not permitted."""
         for file in fragment.files:
             version = file_version(file.file_major_version, file.file_minor_version)
             if version == self.storage_version or (not self.storage_version and version is not None):

@@ -21,7 +21,7 @@ _OPERATIONS = frozenset(Operation) - {
     Operation.CLONE,
     Operation.UPDATE_BASES,
 }
-"""The operations whose effect on fragments `Change` tells."""
+"""The operations whose effect on fragments `Change` states."""
 _AFTER_FRAGMENTS = ("index_section", "transaction_file", "base_paths", "transaction_section")
 
 
@@ -44,7 +44,7 @@ class Manifest:
 
         Args:
             content: the bytes of the file.
-            previous: a manifest that this one probably continues.
+            previous: a manifest that this manifest probably continues.
 
         Raises:
             ValueError: the bytes are not a manifest.
@@ -68,7 +68,7 @@ class Manifest:
         self._head = self._head_of(outline, shared)
 
     def change(self) -> Change:
-        """Return what its transaction did; `Operation.UNKNOWN` if it carries none.
+        """Return what its transaction did; `Operation.UNKNOWN` without a transaction.
 
         Raises `ValueError`.
         """
@@ -103,13 +103,12 @@ class Manifest:
     def first_file(self) -> str | None:
         """Return the data file of the first fragment.
 
-        Returns:
-            None if it has none in the table's own directory.
+        Returns: None if the fragment has no file in the table's own directory.
         """
         return next((_fragment(entry).own_file for entry in self.fragments()[:1]), None)
 
     def fragments_after(self, previous: Manifest) -> Sequence[bytes]:
-        """Return the encoded fragments after those of a manifest that this one continues."""
+        """Return the encoded fragments that ``previous`` does not have."""
         if self._added is not None and self._shared == previous._head:
             return self._added
         return self._outline(previous._head).fragments  # type: ignore[no-any-return]  # protobuf classes made at run time
@@ -130,7 +129,7 @@ class Manifest:
 
 
 def difference(staged: Manifest, previous: Manifest) -> Difference:
-    """Return how the fragments of ``staged`` differ from those of ``previous``."""
+    """Return how the fragments of two manifests differ."""
     if staged.continues(previous):
         added, lost = staged.fragments_after(previous), list[bytes]()
     else:

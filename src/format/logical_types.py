@@ -42,10 +42,10 @@ _NO_ZONE = "-"
 
 
 def logical_type(kind: pa.DataType) -> str:
-    """Return the logical type of an Arrow type; for a dictionary, that of its values.
+    """Return the logical type of an Arrow type, or of a dictionary's values.
 
     Raises:
-        InvalidInput: the type is nested, or another one that no partition value has.
+        InvalidInput: the type is nested, or no partition value can have it.
     """
     if pa.types.is_dictionary(kind):
         return logical_type(kind.value_type)

@@ -22,7 +22,7 @@ _FOOTER = struct.Struct("<QHH4s")  # position of the manifest message, major and
 _LENGTH = struct.Struct("<I")
 _FORMAT_VERSION = (0, 2)
 TRANSACTION_SECTIONS = ("transaction_section", "transaction_section_21")
-"""The fields for the position of the transaction. Engines from 14 on read the first one, older engines the second."""
+"""The fields for the position of the transaction. Engines from 14 on read the first field, older engines the second."""
 _OF_ONE_VERSION = ("index_section", *TRANSACTION_SECTIONS, "transaction_file", "tag", "version_aux_data")
 """Fields of a manifest that describe one version or file; the next version sets its own."""
 
@@ -220,7 +220,7 @@ class ManifestFile:
     def serialize(self, transaction: Any, fields: Sequence[str] = TRANSACTION_SECTIONS) -> bytes:
         """Encode the file with a transaction inside.
 
-        The positions of the sections are set in the manifest message; that of the transaction in some fields.
+        The positions of the sections are set in the manifest message.
         """
         self.manifest.ClearField("index_section")
         if self.indexes is not None:
@@ -233,7 +233,7 @@ class ManifestFile:
 
 
 def make_successor(manifest: Any, version: int, now: int, transaction_file: str = "") -> None:
-    """Turn a manifest message into that of a later version.
+    """Turn a manifest message into the message of a later version.
 
     It keeps every field that does not describe one version.
 

@@ -1,7 +1,7 @@
 """Ids and versions of the rows that an update moves to new fragments.
 
 Table format, "Move-Stable Row IDs". A row that moves keeps its id and the version that created it. A row that an upsert
-inserts gets the next id. The new version is the last one to update them all.
+inserts gets the next id. The new version is the last version that updated each of these rows.
 """
 
 from __future__ import annotations

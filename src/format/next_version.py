@@ -50,7 +50,7 @@ def next_version(
 
     Args:
         base: the latest version.
-        transaction: the change; it does not conflict with the versions after the one that it read.
+        transaction: the change; it does not conflict with the versions after the version that it read.
         now: the time in nanoseconds since 1970.
         name: the table, for messages.
         restored: the version that a restore returns to.
@@ -249,7 +249,8 @@ def _remapped(
         if (new is None and not stable) or not old <= covered:
             raise ConcurrentModification(
                 f"{name}: the index {index.name} covers fragments that the transaction rewrites, but the transaction "
-                "has no index for the new ones. Read the table again and repeat the operation; nothing was committed"
+                "has no index for the new fragments. Read the table again and repeat the operation; nothing was "
+                "committed"
             )
         covered = covered - old | {fragment.id for fragment in group.new_fragments}
     if covered != before:
@@ -259,7 +260,7 @@ def _remapped(
     return attrs.evolve(
         index,
         uuid=new.new_id,
-        base_id=None,  # the files of an index that a clone has read elsewhere are now its own
+        base_id=None,  # a clone has its own files of the index now, which it read elsewhere before
         index_details=new.new_index_details,
         index_version=new.new_index_version,
         files=new.new_index_files,
@@ -335,7 +336,7 @@ def _encode(value: str) -> bytes:
 
 
 def _restored(latest: Manifest, restored: Manifest) -> Manifest:
-    """Return an earlier manifest as a later version; ids that were given since are not given again."""
+    """Return an earlier manifest as a later version; ids of later versions are not given again."""
     highest = [each.max_fragment_id for each in (latest, restored) if each.max_fragment_id is not None]
     return attrs.evolve(
         restored,

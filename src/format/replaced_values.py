@@ -57,8 +57,8 @@ class Sources:
 
     Attributes:
         version: returns an earlier version; None if it was removed.
-        file: returns an index file, by its path in the directory of indexes, and the dataset that has it if it is
-            another one; None if it does not exist.
+        file: returns an index file, by its path in the directory of indexes and the dataset that has the file, if that
+            is another dataset; None if the file does not exist.
         id_of: returns the id of a new segment, which is the same for the same text.
     """
 
@@ -189,7 +189,7 @@ class _Judge:
         return set() if self._moved(index, was, covered, self._changes) else None
 
     def _is_true(self, index: IndexMetadata, covered: set[int]) -> bool:
-        """Return whether a new segment has only entries of values that are the current ones."""
+        """Return whether a new segment has only entries of current values."""
         if not isinstance(self._operation, CreateIndex) or all(
             index.uuid != each.uuid for each in self._operation.new_indices
         ):
@@ -243,7 +243,7 @@ class _Judge:
 
 
 def _changed_fragments(previous: lineage.Manifest, staged: lineage.Manifest) -> Changes:
-    """Return the fragments that differ. Equal ones, which may be many, are not decoded."""
+    """Return the fragments that differ. Equal fragments, which may be many, are not decoded."""
     if staged.continues(previous):
         return Changes({}, dict(_decoded(staged.fragments_after(previous))))
     old, new = previous.fragments(), staged.fragments()

@@ -1,7 +1,7 @@
 """Stable row ids, the index from row id to row address, and versions of rows.
 
 Table format, "Move-Stable Row IDs". A sequence lists the row ids of a fragment in the order of its rows, as segments.
-An address is the number of the fragment in the upper 32 bits, and the position of the row in the lower ones.
+An address is the number of the fragment in the upper 32 bits, and the position of the row in the lower 32 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEQUENCE, _SEGMENT = MESSAGES["RowIdSequence"], MESSAGES["RowSegment"]
 _VERSIONS = MESSAGES["RowVersionSequence"]
 _NOWHERE: Final = np.uint64(2**64 - 1)
 _DENSE = 4
-"""Ids are sorted by a table of all possible ones, if this is at most so many times longer."""
+"""Ids are sorted by a table of all possible ids, if the table is at most so many times longer."""
 
 
 def decode_row_ids(content: bytes, rows: int, name: str, *, whole: bool = True) -> Ids:
@@ -56,7 +56,7 @@ def decode_row_ids(content: bytes, rows: int, name: str, *, whole: bool = True) 
 def encode_row_ids(ids: Ids) -> bytes:
     """Encode a row id sequence as one segment.
 
-    The encoding is the smallest of those that Lance chooses from.
+    The encoding is the smallest that Lance can choose.
     """
     sequence = _SEQUENCE()
     if len(ids):
@@ -185,7 +185,7 @@ def _values(segment: Any, most: int) -> Ids:
     """Return the row ids of a segment, at most ``most``."""
     found = segment.ListFields()
     if len(found) != 1:
-        raise ValueError(f"a segment has {len(found)} encodings; expected one that is known")
+        raise ValueError(f"a segment has {len(found)} encodings; expected one known encoding")
     field, body = found[0]
     match field.name:
         case "range":
@@ -291,7 +291,7 @@ def _fill_range(body: Any, start: int, end: int) -> None:
 
 
 def _fill_array(array: Any, ids: Ids) -> None:
-    """Encode ids by offsets from the smallest one, of as few bits as they need."""
+    """Encode ids by offsets from the smallest id, of as few bits as they need."""
     base = int(ids.min())
     widest = int(ids.max()) - base
     for limit, name, kind in ((1 << 16, "u16_array", "<u2"), (1 << 32, "u32_array", "<u4")):

@@ -49,7 +49,7 @@ def data_files(content: bytes, name: str) -> dict[PlacedFile, int]:
 def with_base(content: bytes, name: str, base: str, uuid: str, now: int) -> Approved | None:
     """Return a next version that defines a base path.
 
-    The arguments and errors are those of `moved`.
+    Takes the arguments of `moved`, and raises its errors.
 
     Returns:
         None if the version defines the base path.

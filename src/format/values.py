@@ -113,9 +113,9 @@ class Fragments(Sequence[Fragment]):
 
 
 def differing(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> Iterator[Fragment]:
-    """Yield the fragments that others do not equal.
+    """Yield the fragments that have no equal in other fragments.
 
-    Encoded fragments are compared by their hashes, so only those that differ are decoded.
+    Encoded fragments are compared by their hashes, so only fragments that differ are decoded.
     """
     known = set(map(hash, _encoded(others)))
     if isinstance(fragments, Fragments):

@@ -102,7 +102,7 @@ def _of_kept_fragments(manifest: Manifest, before: Manifest, operation: Operatio
 
 
 def _named(operation: Operation) -> tuple[set[int], set[int]]:
-    """Return the fragments whose deletions an operation changes, and those that it removes."""
+    """Return the fragments whose deletions an operation changes, and the fragments that it removes."""
     match operation:
         case operations.Delete() as delete:
             return {fragment.id for fragment in delete.updated_fragments}, set(delete.deleted_fragment_ids)
@@ -115,7 +115,7 @@ def _named(operation: Operation) -> tuple[set[int], set[int]]:
 def _agree(found: Fragment, said: Fragment) -> bool:
     """Return whether a fragment has the files and rows that a witness says.
 
-    Old releases did not record all numbers, and later ones add them.
+    Old releases did not record all numbers, and later releases add them.
     """
     rows = not said.physical_rows or found.physical_rows == said.physical_rows
     sizes = all(
@@ -181,7 +181,7 @@ def _of_kept_indexes(version: TableVersion, before: TableVersion, operation: Ope
 
 
 def _covers(index: IndexMetadata, fragments: set[int]) -> bool:
-    """Return whether an index covers a fragment; a commit may remove one that does not."""
+    """Return whether an index covers a fragment; a commit may remove an index that covers none."""
     return bool(index.fragment_bitmap) and not fragments.isdisjoint(
         decode_bitmap(index.fragment_bitmap, MOST_FRAGMENTS).tolist()
     )
@@ -200,7 +200,7 @@ def _of_indexes(version: TableVersion, said: Iterable[IndexMetadata], witness: s
 
 
 def _is_same(found: IndexMetadata, said: IndexMetadata) -> bool:
-    """Return whether an index is as a witness says. Later releases add details that it does not state."""
+    """Return whether an index is as a witness says. Later releases add details that the witness does not state."""
     return found == attrs.evolve(
         said,
         index_details=said.index_details or found.index_details,

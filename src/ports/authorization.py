@@ -15,7 +15,7 @@ class Authorizer(Protocol):
 
     - **Default deny**: a principal without a grant has no access to any object.
     - **Subtrees**: access to an object includes everything below it.
-    - **Order**: a principal that may do an action may do the weaker ones, too.
+    - **Order**: a principal that may do an action may do the weaker actions, too.
     - **Hiding**: if ``decide`` answers `Decision.HIDDEN` and no object below is permitted, ``sees`` is False.
 
     Instances may be shared between threads. Both methods are called several times per request, so they send no
@@ -31,5 +31,5 @@ class Authorizer(Protocol):
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         """Return whether a listing shows an object.
 
-        It does if the object or an object below it is permitted.
+        A listing shows the object if the object, or an object below it, is permitted.
         """

@@ -22,7 +22,7 @@ class CatalogServer(Protocol):
     ) -> dict[str, Any]:
         """Perform an operation.
 
-        A request is repeated only if that cannot double its effect.
+        A request is repeated only if the repetition cannot double its effect.
 
         Args:
             operation: The method of `lance_namespace.LanceNamespace`.
@@ -43,7 +43,7 @@ class CatalogServer(Protocol):
         """
 
     def honours_keys(self) -> bool:
-        """Return whether the server makes changes with the same key one effect."""
+        """Return whether the server applies changes with one key only once."""
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

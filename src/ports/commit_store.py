@@ -20,7 +20,7 @@ class CommitStoreGuarantees:
     shared: Processes on other machines see the same rows.
     atomic_rows: The maximum number of rows per ``reserve_all``.
     complete: Every version in the object store has a row, so readers need not check. Rows derived from the manifests
-        are complete; others only if the deployment declares it.
+        are complete; other rows only if the deployment declares it.
     derived: Rows are derived from the final manifests, so creating the final manifest commits the version.
     """
 
@@ -40,7 +40,7 @@ class ExternalCommitStore(Protocol):
       The others receive the row that holds the version.
     - **No gaps**: a version is reserved only if its predecessor is the latest row and final, or if the history is empty
       and the caller passes ``first``. (Only a concurrent ``delete`` of that history may intervene between check and
-      write.) A deleted version thus can never be reserved again below a later one.
+      write.) A deleted version thus can never be reserved again below a later version.
     - **A row changes once**: from its staged path to its final path. A final row never changes.
     - **Own success is never a conflict**: ``reserve`` with the staged path that the row already holds answers
       `Reserved`, also after retries by the caller or the driver.
@@ -142,6 +142,6 @@ def require_atomic(store: ExternalCommitStore, rows: int) -> None:
         raise Unsupported(
             f"{store.url} reserves versions of at most {most} table{'' if most == 1 else 's'} in one atomic step; the "
             f"transaction has {rows} or more. Commit stores that support several are memory://, sqlite://, redis:// "
-            "and rediss:// (no cluster), and dynamodb:// (up to 100); move to one with change_commit_store. Nothing "
-            "was written."
+            "and rediss:// (no cluster), and dynamodb:// (up to 100); choose one with change_commit_store. "
+            "Nothing was written."
         )

@@ -16,18 +16,17 @@ class CompactionEngine(Protocol):
     """
 
     def rewrite(self, dataset: Any, target_rows: int) -> Sequence[Any]:
-        """Rewrite small fragments, and those with many deleted rows; commit nothing.
+        """Rewrite small fragments and fragments with many deleted rows; commit nothing.
 
         Adjacent fragments with fewer than ``target_rows`` rows are small.
 
-        Returns:
-            What the other methods take; empty if there was nothing to rewrite.
+        Returns: The results that the other methods take; empty if there was nothing to rewrite.
         """
 
     def transaction(self, rewritten: Sequence[Any]) -> Transaction:
         """Return the transaction that replaces the rewritten fragments.
 
-        It has no id, and neither have the new fragments.
+        Neither the transaction nor the new fragments have ids.
 
         Raises:
             InvalidInput: the results belong to several plans.

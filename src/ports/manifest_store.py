@@ -95,9 +95,9 @@ class ManifestStore(Protocol):
     def leftovers(self) -> Sequence[ObjectInfo]:
         """Return the files that no state needs, by their keys in the object store.
 
-        They come from writers that crashed before their commit, or that are still running. After the next change, no
-        Lancekeep writer can still use the remaining files. A native writer can: it rebases its commit on the change
-        and publishes the same file.
+        The files come from writers that crashed before their commit, or that are still running. After the next change,
+        no Lancekeep writer can still use the remaining files. A native writer can: the writer rebases its commit on the
+        change and publishes the same file.
         """
 
     def close(self) -> None:

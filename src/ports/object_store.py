@@ -45,14 +45,14 @@ class Tail:
 class ObjectStoreGuarantees:
     """State the guarantees of a store.
 
-    Callers choose their strategy by them, and refuse operations that no guarantee covers.
+    Callers choose their strategy by the guarantees, and refuse operations that no guarantee covers.
 
     Attributes:
         atomic_create: of concurrent ``put_if_absent`` calls, exactly one wins.
         atomic_copy: ``copy_if_absent`` does the same, and the bytes do not pass through this process.
         durable: an acknowledged write survives a power loss.
-        paged: ``list`` requests one page of keys at a time, so its first keys always cost one request. Otherwise it
-            reads the whole directory first.
+        paged: ``list`` requests one page of keys at a time, so its first keys always cost one request. Otherwise
+            ``list`` reads the whole directory first.
     """
 
     atomic_create: bool
@@ -139,7 +139,7 @@ class ObjectStore(Protocol):
     def tail(self, key: str, most: int) -> Tail | None:
         """Return the last ``most`` bytes of an object; None if it does not exist.
 
-        If the object has fewer bytes, these are all.
+        A shorter object is returned whole.
         """
 
     def put(self, key: str, content: bytes) -> None:
@@ -193,9 +193,9 @@ class ObjectStore(Protocol):
     def unfinished(self, prefix: str) -> Iterator[ObjectInfo]:
         """Iterate over incomplete uploads below a directory, in no order.
 
-        They come from writers that crashed or are still running, and are not objects yet. `delete` removes one; if its
-        writer is still running, the write then raises `StoreUnavailable`. The result is empty if the storage does not
-        show incomplete uploads.
+        Incomplete uploads come from writers that crashed or are still running, and are not objects yet. `delete`
+        removes an upload; if its writer is still running, the write then raises `StoreUnavailable`. The result is empty
+        if the storage does not show incomplete uploads.
         """
 
     def delete(self, key: str) -> None:

@@ -17,7 +17,7 @@ class VectorSearch:
         column: the path of the vector field.
         vectors: one query vector, or several for a batch, whose answer has a column ``query_index``.
         k: the number of rows of each query vector.
-        metric: the distance; None for that of the index.
+        metric: the distance; None for the distance of the index.
         min_probes: the partitions to search at least.
         max_probes: the partitions to search at most.
         refine_factor: read this multiple of ``k`` and rank it by the exact distance.
@@ -47,7 +47,7 @@ class Query:
         condition: the SQL condition of the rows.
         search: the vector search.
         text: the full-text query: a text, or a structured query of the specification as JSON.
-        text_columns: the columns of a query that is a text; None for all indexed ones.
+        text_columns: the columns of a query that is a text; None for all indexed columns.
         limit: the maximum number of rows. A vector search has its own.
         offset: the number of rows to skip.
         prefilter: apply the condition before the search.
@@ -76,10 +76,10 @@ class MergeRule:
     Attributes:
         on: the paths of the key fields.
         update: replace the rows of the table that match a row of the source.
-        update_if: replace only those for which this SQL condition on ``source`` and ``target`` is true.
-        insert: insert the rows of the source that match none.
-        delete: delete the rows of the table that match none.
-        delete_if: delete only those for which this SQL condition is true.
+        update_if: replace only the rows for which this SQL condition on ``source`` and ``target`` is true.
+        insert: insert the rows of the source that match no row of the table.
+        delete: delete the rows of the table that match no row of the source.
+        delete_if: delete only the rows for which this SQL condition is true.
         use_index: find matches by an index on the key if there is one.
     """
 
@@ -128,7 +128,7 @@ class Source(Protocol):
     def stream(self) -> Any:
         """Return the rows as a ``pyarrow.RecordBatchReader``.
 
-        Only one of them is in use at a time.
+        Only one stream is in use at a time.
         """
 
 
@@ -143,7 +143,7 @@ class RowEngine(Protocol):
     def scan(self, dataset: Any, query: Query) -> Any:
         """Return the rows as a ``pyarrow.RecordBatchReader``.
 
-        Its errors are those of the port.
+        The reader raises the errors of the port.
         """
 
     def explain(self, dataset: Any, query: Query, *, verbose: bool) -> str:
@@ -178,7 +178,7 @@ class RowEngine(Protocol):
             dataset: the dataset.
             values: the SQL expressions of the updated columns.
             condition: the condition of the updated rows; None for all rows.
-            columns: the columns to return; those that the dataset lacks are left out.
+            columns: the columns to return; columns that the dataset lacks are left out.
 
         Returns:
             A ``pyarrow.RecordBatchReader``.
@@ -202,17 +202,17 @@ class RowEngine(Protocol):
     def keeps_apart(self, dataset: Any, version: int, source: Source, rule: MergeRule) -> bool:
         """Return whether a merge may commit on a version that it has not read.
 
-        This is certain only if the version adds none of the source's keys. False if in doubt.
+        A merge may do so only if the version certainly adds none of the source's keys. False if in doubt.
 
         Args:
-            dataset: the dataset that the merge has read, or one of its branch.
+            dataset: the dataset that the merge has read, or another version of its branch.
             version: a later version.
             source: the source of the merge.
             rule: the rule of the merge.
         """
 
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
-        """Commit an earlier version's contents as a new one, and return the dataset."""
+        """Commit an earlier version's contents as a new version, and return the dataset."""
 
     def transaction(self, dataset: Any) -> str | None:
         """Return the id of the transaction that made the version of a dataset."""

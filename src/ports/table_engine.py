@@ -38,7 +38,8 @@ def access(options: Mapping[str, str], vends: Any | None, table: Sequence[str]) 
 
     Args:
         options: the storage options.
-        vends: a namespace client that vends more of them, and renews them before they expire; None if none expire.
+        vends: a namespace client that vends more options, and renews them before they expire; None if no option
+            expires.
         table: the identifier of the table for ``vends``.
     """
     reached: dict[str, Any] = {"storage_options": dict(options) or None}
@@ -59,7 +60,7 @@ class WritePlan:
         mode: the mode of the write.
         read_version: the version that the write builds on; 0 for a new table.
         declared: whether this write created the table's entry.
-        base: identifies ``read_version``, in case another table takes the place of this one.
+        base: identifies ``read_version``, in case another table takes the place of this table.
         vends: the client of a server that renews ``storage_options``; None if they do not expire.
         rules: the rules that each writer of fragments checks.
     """
@@ -143,7 +144,7 @@ class TableEngine(Protocol):
     """Read and write the data of tables; commit every version through the catalog.
 
     Writes raise `CommitUnknown` if the outcome is unknown. They raise `ConcurrentModification` if other writers won
-    every attempt, and `InvalidInput` for unsupported data; nothing was committed then.
+    every attempt, and `InvalidInput` for unsupported data; both mean that nothing was committed.
     """
 
     @property
@@ -169,8 +170,7 @@ class TableEngine(Protocol):
     def reader(self, data: Any) -> Any:
         """Return a supported frame as a stream of Arrow batches.
 
-        Raises:
-            InvalidInput: the frame is not supported; the message names what is.
+        Raises: InvalidInput: the frame is not supported; the message names the supported frames.
         """
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
@@ -209,7 +209,7 @@ class TableEngine(Protocol):
             act: takes the dataset at its latest version, commits the change, and returns the new dataset.
             after: commit as the version that follows this one, or not at all.
             branch: the branch to change; None for the main history.
-            exactly: commit as the version that follows the one that ``act`` takes, or not at all.
+            exactly: commit as the version that follows the version that ``act`` takes, or not at all.
             admits: with ``exactly``, takes the dataset of ``act`` and a version that another writer has committed
                 since, and returns whether that version may come between.
             indexes: ``act`` creates indexes, which the catalog has to settle.
@@ -220,7 +220,7 @@ class TableEngine(Protocol):
 
         Args:
             table: the table.
-            act: takes the dataset at its latest version, and commits one version of it.
+            act: takes the dataset at its latest version, and commits one version.
 
         Returns:
             The staged version, and the version that ``act`` took. The caller removes the staged manifest.
@@ -231,7 +231,7 @@ class TableEngine(Protocol):
     ) -> Result:
         """Return what ``act`` finds in a version, by default the latest one.
 
-        Errors of the engine are raised as by `open`.
+        Errors of the engine are raised as in `open`.
         """
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
@@ -258,7 +258,7 @@ class TableEngine(Protocol):
         """
 
     def restore(self, table: ObjectId, version: int) -> Committed:
-        """Commit a new version with the contents of an earlier one."""
+        """Commit a new version with the contents of an earlier version."""
 
     def read(self, dataset: Any, columns: Sequence[str] | None, condition: Any) -> Any:
         """Return rows of an opened dataset as a ``pyarrow.Table``.

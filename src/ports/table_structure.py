@@ -14,8 +14,8 @@ class Branch:
     """A branch of a table.
 
     Attributes:
-        parent: the branch that it began from; None for the main history.
-        version: the version that it began from.
+        parent: the branch from which it began; None for the main history.
+        version: the version at which the branch began.
         created: when it was created, in seconds since 1970.
         manifest_size: the bytes of its first manifest.
         metadata: its own keys.
@@ -91,7 +91,7 @@ class IndexStatistics:
 
 @attrs.frozen
 class ColumnChange:
-    """A change of a column; None keeps what it is.
+    """A change of one column. A field that is None stays unchanged.
 
     Attributes:
         path: the path of the field.
@@ -125,8 +125,8 @@ class StructureEngine(Protocol):
     """Read and change the structure of a dataset that a `TableEngine` has opened.
 
     Changes commit through the dataset, so they belong into the ``act`` of `TableEngine.change`, which translates their
-    errors. The methods that read belong into that of `TableEngine.examine`. Each change is one version, and returns the
-    new dataset.
+    errors. The methods that read belong into the ``act`` of `TableEngine.examine`. Each change is one version, and
+    returns the new dataset.
     """
 
     def operation(self, dataset: Any) -> str:
@@ -149,7 +149,7 @@ class StructureEngine(Protocol):
         """Commit the rows of a branch to the main history, and return it.
 
         ``dataset`` is the version at which the branch begins, and ``tip`` is the latest version of the branch.
-        Writes the rows that the branch has added, and deletes those that it has deleted.
+        Writes the rows that the branch has added, and deletes the rows that the branch has deleted.
 
         Raises:
             Unsupported: the branch has other columns.

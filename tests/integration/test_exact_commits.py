@@ -32,7 +32,7 @@ def test_exact_commit_of_taken_version_is_refused(catalog: lancekeep.Catalog) ->
     plan = catalog.begin_write("t", SCHEMA, "append")
     fragments = written(catalog, plan)
     assert catalog.commit_fragments(plan, fragments, properties={"run": "7"}, exactly=True).version == 2
-    with pytest.raises(lancekeep.ConcurrentModification, match="t: another has committed version 2"):
+    with pytest.raises(lancekeep.ConcurrentModification, match="t: another writer has committed version 2"):
         catalog.commit_fragments(plan, fragments, exactly=True)
     assert catalog.open("t").count_rows() == 2
     assert catalog.open("t").read_transaction(2).transaction_properties == {"run": "7"}
@@ -68,7 +68,7 @@ def test_exact_commit_is_not_repeated_after_lost_race(tmp_path: Path) -> None:
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as catalog:
         directory_of(catalog).ledger.commits.rows = rows = Faulty(directory_of(catalog).ledger.commits.rows, overtaken)
         plan = catalog.begin_write("t", SCHEMA, "append")
-        with pytest.raises(lancekeep.ConcurrentModification, match="t: another has committed version 2"):
+        with pytest.raises(lancekeep.ConcurrentModification, match="t: another writer has committed version 2"):
             catalog.commit_fragments(plan, written(catalog, plan), exactly=True)
     staged = list((tmp_path / "lake").glob("*/_versions/*.manifest-*"))
     assert staged == [], "the engine has waited, and staged another manifest"

@@ -172,7 +172,7 @@ def test_rows_of_lsm_writes_are_counted_kept_and_merged(tmp_path: Path, store: s
         assert plain(catalog, f"clone_{deep}") == plain(catalog)
         assert catalog.open(f"clone_{deep}").mem_wal_index_details() is None
     catalog.drop_table("clone_False")
-    with pytest.raises(lancekeep.Refused, match="would go on at the old place"):
+    with pytest.raises(lancekeep.Refused, match="would continue at the old place"):
         catalog.relocate("t", "elsewhere")
     catalog.open("t").drop_index("__lance_mem_wal")
     assert [each.kind for each in catalog.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]

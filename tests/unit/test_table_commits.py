@@ -492,7 +492,7 @@ def test_row_without_a_manifest_raises_damaged(world: World) -> None:
     path = world.stage(2)
     world.rows.reserve(VersionRow(world.root.base_uri, 2, path, 9), first=False)
     world.objects.delete(path)
-    with pytest.raises(Damaged, match="neither that staged manifest nor the final one exists"):
+    with pytest.raises(Damaged, match="neither that staged manifest nor the final manifest exists"):
         world.commits().latest(world.root)
 
 

@@ -181,7 +181,7 @@ class ApiKeys:
         return f"ApiKeys({str(self._file.path)!r})"
 
     def authenticate(self, credential: str, now: datetime | None = None) -> Principal | None:
-        """Return the principal of a key; None for an unknown, expired or revoked one."""
+        """Return the principal of a key; None for an unknown, expired or revoked key."""
         form = _FORM.fullmatch(credential)
         key = self._current().get(form[1]) if form else None
         matches = hmac.compare_digest(_digest(credential), _NO_HASH if key is None else key.digest)

@@ -46,8 +46,8 @@ class Issuer:
         groups_claim: The claim that lists the groups of the principal; None if tokens carry no groups.
         leeway: How many seconds the clocks of issuer and server may differ.
         refresh: After how many seconds the key set is read again.
-        interval: The minimum number of seconds between two attempts to read it.
-        longest_outage: For how many seconds the last key set stays valid if no other can be read.
+        interval: The minimum number of seconds between two attempts to read the key set.
+        longest_outage: For how many seconds the last key set stays valid if no key set can be read.
     """
 
     jwks: str
@@ -81,7 +81,7 @@ class KeySets:
         """Return the current keys, which need not contain the id.
 
         Raises:
-            StoreUnavailable: No key set can be read, and the last one is too old.
+            StoreUnavailable: No key set can be read, and the last key set is too old.
         """
         with self._lock:
             now = self._clock()
@@ -164,7 +164,7 @@ def parse_keys(content: bytes) -> KeySet:
     Symmetric keys and keys for encryption are left out.
 
     Raises:
-        ValueError, JoseError: The content is no key set, or has no such key.
+        ValueError, JoseError: The content is no key set, or has no public signature key.
     """
     document = json.loads(content)
     keys = document.get("keys") if isinstance(document, dict) else None

@@ -84,7 +84,7 @@ def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore
         objects: The object store of the tables.
 
     Raises:
-        InvalidInput: the URL or an option is invalid; the message names the nearest known one.
+        InvalidInput: the URL or an option is invalid; the message names the nearest known option.
         MissingExtra: the store's driver is not installed; the message says how to install it.
         UnsafeStore: ``conditional-put://`` over an object store without an atomic create.
     """

@@ -44,7 +44,7 @@ class ConditionalPutCommitStore:
     - If listings are paged, ``latest`` is the first name of a listing, because V2 names sort from the newest version to
       the oldest. Otherwise the cost of a listing grows with the versions, so the search starts at the version in the
       engine's hint. A missing, unreadable or too high hint costs a listing. So does a tag or branch of the table: a
-      native clean-up keeps its version and removes later ones, and the search ends at the gap.
+      native clean-up keeps the version of the tag or branch and removes later versions, and the search ends at the gap.
 
     Raises:
         UnsafeStore: the object store has no atomic create.
@@ -133,7 +133,8 @@ class ConditionalPutCommitStore:
         """Count the rows: they are the manifests, which the caller removes afterwards.
 
         A removal may leave a gap above the version of a stale hint, and the search from the hint ends at a gap. So a
-        stale hint is removed first: without one, the versions are listed. Writing a newer one could race with others.
+        stale hint is removed first: without a hint, the versions are listed. Writing a newer hint could race with other
+        writers.
         """
         present = {row.version for row in self._sorted(base_uri)}
         doomed = present if versions is None else present.intersection(versions)
@@ -162,14 +163,14 @@ class ConditionalPutCommitStore:
         try:
             return self._objects.get(row.path) == self._objects.get(held.path)
         except ObjectNotFound:
-            return False  # no proof without the staged manifest; the caller compares the final one
+            return False  # no proof without the staged manifest; the caller compares the final manifest
 
     def _row(self, base_uri: str, version: int, key: str) -> VersionRow | None:
         info = self._objects.head(key)
         return None if info is None else VersionRow(base_uri, version, key, info.size)
 
     def _latest_unpaged(self, base_uri: str) -> VersionRow | None:
-        """Search by the hint; list the versions if that finds none, or may end at a gap.
+        """Search by the hint; list the versions if the search finds none, or may end at a gap.
 
         A hint from which the search ends at a gap is removed, because the tag that keeps its version may be deleted.
         """

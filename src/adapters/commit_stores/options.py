@@ -66,7 +66,7 @@ class StoreUrl:
         raise InvalidInput(f"{self}: {reason}")
 
     def check_options(self, known: Collection[str]) -> None:
-        """Raise `InvalidInput` for an unknown option and name the nearest one."""
+        """Raise `InvalidInput` for an unknown option and name the nearest option."""
         for name in self.options:
             if name not in known:
                 expected = f"known are {', '.join(sorted(known))}" if known else "the store has none"

@@ -2,8 +2,8 @@
 
 Sentinel and cluster are supported. Each step is one script. The key is ``lancekeep:{base_uri}``, with braces and
 per cent signs percent-encoded, so that the hash tag is the whole base URI and a history stays in one slot. The score of
-a member is its version; the member is ``version NUL state NUL size NUL path NUL committer``, where the state is F for
-a final row, S for a staged one and M for the fence of a history that moved away. NUL occurs in no path.
+a member is its version; the member is ``version NUL state NUL size NUL path NUL committer``, where the state is F for a
+final row, S for a staged row and M for the fence of a history that moved away. NUL occurs in no path.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ class RedisCommitStore:
         if self._cluster:
             return _Server(RedisCluster(**self._address))
         if self._service:
-            # If a Sentinel does not answer, enough time must remain for the next one.
+            # If a Sentinel does not answer, enough time must remain for the next Sentinel.
             patience = {"socket_connect_timeout": 1.0, "socket_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
             connect: Callable[..., Any] = Sentinel  # redis-py has no types for it
             sentinel = connect(self._sentinels, sentinel_kwargs={**patience, **self._sentinel_login})

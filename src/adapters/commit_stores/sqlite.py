@@ -52,7 +52,7 @@ _NO_TEXT = "Could not decode to UTF-8"
 _Rows = list[VersionRow]
 
 _inherited: list[sqlite3.Connection] = []
-"""Connections inherited by a fork. Closing one, even by collecting it, would release the parent's file locks."""
+"""Connections inherited by a fork. Closing or collecting such a connection would release the parent's file locks."""
 
 
 class SqliteCommitStore:

@@ -43,7 +43,7 @@ class Role:
     Attributes:
         arn: The role. Its own policy must permit what the credentials are to permit.
         duration: The time to live of credentials in seconds.
-        endpoint: The URL of the service; that of AWS if it is None.
+        endpoint: The URL of the service; None for AWS.
         region: The region of the service.
         partition: The first part of the names of buckets in policies: ``aws``, ``aws-cn`` or ``aws-us-gov``.
     """

@@ -196,7 +196,7 @@ class CallbackNamespace:
 def page(
     versions: Versions, root: DatasetRoot, limit: int | None, after: str | None, descending: bool | None
 ) -> tuple[Sequence[VersionRow], str | None]:
-    """Return one page of versions and the token of the next one, if there may be one.
+    """Return one page of versions and the token of the next page, if any.
 
     The latest version comes first unless ``descending`` is false. A token is the last version of its page.
     """
@@ -219,7 +219,7 @@ def checked_limit(limit: int | None) -> int | None:
 def check_staged(path: str, scheme: str | None, metadata: object) -> None:
     """Check the fields of a new version that are not stored. Raises `InvalidInput`."""
     if metadata:
-        raise InvalidInput("metadata of a version is not kept here; put it into the transaction's properties")
+        raise InvalidInput("the catalog keeps no metadata of a version; put them into the transaction's properties")
     name = ManifestName.parse(path.rpartition("/")[2])
     if scheme is not None and name is not None and name.scheme.value != scheme:
         raise InvalidInput(f"naming_scheme is {scheme!r}, but {path!r} is a name of scheme {name.scheme.value}")
@@ -238,8 +238,8 @@ def _plain(row: VersionRow | Committed) -> Answer:
 
 
 def signed(version: int) -> int:
-    """Return the number of a version as the interface has it.
+    """Return the number of a version as the namespace interface states it.
 
-    It has 64 bits and a sign. Only detached versions are negative there.
+    The interface has 64 bits with a sign, where only detached versions are negative.
     """
     return version - (version & DETACHED) * 2

@@ -1,4 +1,4 @@
-"""The namespaces that pylance commits through: one for each write or dataset."""
+"""The namespaces through which pylance commits: one for each write or dataset."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Channel:
     The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
     ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
 
-    after: refuse every version except the one that follows this one. With ``exactly``, ``after`` is set once the table
-    is open.
+    after: refuse every version except the next version after this number. With ``exactly``, ``after`` is set once the
+        table is open.
     is_asked: whether the table commits through the channel. A storage-managed one does so, by the same condition of the
     storage, for an exact commit, and where the catalog has to settle indexes.
     ``admits`` decides whether a version that another writer has committed since may come between.
@@ -82,7 +82,7 @@ class Channel:
 
     def _lost(self, request: Any, version: int) -> ConcurrentModification:
         return ConcurrentModification(
-            f"{'.'.join(request['id'])}: another has committed version {version} since; "
+            f"{'.'.join(request['id'])}: another writer has committed version {version} since; "
             "nothing of this call was committed"
         )
 

@@ -91,7 +91,7 @@ def _inline(described: Mapping[str, Any] | None, kind: str) -> bytes | None:
 
 
 def _known(described: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the keys; None for those that are missing.
+    """Return the values of the keys; None for missing keys.
 
     Raises:
         Unsupported: there is another key.

@@ -31,7 +31,7 @@ class _Known:
 
     Attributes:
         schema: the schema that the engine reads.
-        layout: the encoded layout of a data file; None before the first one is written.
+        layout: the encoded layout of a data file; None before the first file is written.
     """
 
     schema: pa.Schema

@@ -229,7 +229,8 @@ class LanceEngine:
         )
         managed = managed or exactly or self._managed(plan.table)
         # A repetition of an exact commit cannot succeed, and the engine waits before it for several times the duration
-        # of the first attempt. Without a table, the engine finds out by a repetition that another has created it.
+        # of the first attempt. Without a table, the engine finds out by a repetition that another writer has created
+        # the table.
         repeats = not exactly if plan.read_version else managed
         with _translated(plan.table, channel):
             return lance.LanceDataset.commit(
@@ -442,7 +443,9 @@ def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> 
     except CommitConflictError as error:
         if channel.error is not None and not isinstance(channel.error, VersionTaken):
             raise channel.error from origin(channel.error, error)
-        raise ConcurrentModification(f"{table}: others kept changing it; nothing was committed: {error}") from error
+        raise ConcurrentModification(
+            f"{table}: other writers kept changing it; nothing was committed: {error}"
+        ) from error
     except Exception as error:
         if is_namespace_error(error):  # from a callback on the caller's own thread
             if isinstance(error.__cause__, LancekeepError):

@@ -21,7 +21,7 @@ def file_digest(directory: str, path: str, size: int, storage_options: Mapping[s
         path: The path of the file below it.
         size: The size of the file.
         storage_options: The options that open the directory.
-        start: Where to begin; the bytes before follow at the end.
+        start: The position at which to begin; the bytes before it are digested last.
 
     Raises:
         OSError: The file cannot be read.

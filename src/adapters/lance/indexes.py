@@ -24,7 +24,7 @@ class Coverage:
         segments: the name and kind of the index, and the covered fragments, by the id of the segment.
         rows: the number of rows of each fragment, if moved rows can matter.
         files: the files of each index of nested values in each fragment. pylance 14 leaves a fragment in the bitmap if
-            only fields below the indexed one were replaced.
+            only fields below the indexed field were replaced.
     """
 
     segments: Mapping[str, tuple[str, RowNames, frozenset[int]]]
@@ -92,7 +92,7 @@ def outdated(before: Coverage, dataset: Any) -> list[str]:
 def trusted_indexes(dataset: Any, fields: Collection[int] | None = None) -> list[str]:
     """Return the names of the indexes of fields whose entries pylance trusts.
 
-    By default, those of all fields.
+    By default, the indexes of all fields.
     """
     return sorted(
         index.name for index in _trusted(dataset) if fields is None or not set(fields).isdisjoint(index.fields)
@@ -102,7 +102,7 @@ def trusted_indexes(dataset: Any, fields: Collection[int] | None = None) -> list
 def is_extendable(dataset: Any, name: str, missing: Collection[int]) -> bool:
     """Return whether no segment of an index can have old entries of fragments.
 
-    Another segment may cover the fragments then. The decision is by the ids of fragments and their deletions, so that
+    Then another segment may cover the fragments. The decision is by the ids of fragments and their deletions, so that
     an index may be rebuilt without need.
     """
     live = {fragment.fragment_id: fragment.metadata.num_deletions for fragment in dataset.get_fragments()}
@@ -116,7 +116,7 @@ def is_extendable(dataset: Any, name: str, missing: Collection[int]) -> bool:
 
 
 def merge_indexes(dataset: Any, names: Sequence[str]) -> Any:
-    """Add missing rows to indexes, and merge all segments of trusted ones."""
+    """Add missing rows to indexes, and merge all segments of trusted indexes."""
     found = [index for index in dataset.describe_indices() if index.name in names]
     trusted = [index for index in found if index_kind(index.name, index.type_url).trusted]
     others = [index.name for index in found if index not in trusted]
@@ -140,7 +140,8 @@ def emptied_indexes(dataset: Any) -> list[str]:
 def rebuild_indexes(dataset: Any, names: Sequence[str]) -> Any:
     """Build indexes again with the same parameters.
 
-    A first version covers no fragment by them, so that readers compare values; a second one has the new indexes.
+    In the first version the indexes cover no fragment, so that readers compare values; the second version has the new
+    indexes.
     """
     indexes = dataset.describe_indices()
     fields = {field for index in indexes if index.name in names for field in index.fields}

@@ -1,6 +1,6 @@
-"""Translation of Lancekeep errors to those of the namespace interface.
+"""Translation of Lancekeep errors to errors of the namespace interface.
 
-`lance_namespace` is imported for the first error only: its import takes longer than those of pyarrow and pylance.
+`lance_namespace` is imported for the first error only: its import takes longer than the imports of pyarrow and pylance.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), meaning, advice)
     for pattern, meaning, advice in (
         (
-            # A strict commit of version 1 looks for what it is based on, and there is a version 1.
+            # A strict commit of version 1 looks for its base, version 0, and finds version 1.
             r"^Dataset already exists|/_versions/0\.manifest was not found",
             TableAlreadyExists,
             "another writer created its first version; write to it, or choose another name",
@@ -98,7 +98,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
         ("^Ref is invalid", InvalidInput, ""),
     )
 )
-"""A part of the engine's message, what it means to the caller, and what to say with it. The first match decides."""
+"""A part of the engine's message, the error for the caller, and the text to add. The first match decides."""
 
 _OF_THE_CALLER = re.compile("schema|invalid", re.IGNORECASE)
 
@@ -115,7 +115,7 @@ _OF_THE_QUERY = ("Invalid user input", "LanceError(Index)")
 def leaves_unknown(error: Exception) -> bool:
     """Return whether the engine could not read the version that it tried to commit.
 
-    It says so, too, if the commit was refused and a clean-up has removed the other writer's version since.
+    The engine says so, too, if the commit was refused and a clean-up has removed the other writer's version since.
     """
     return _UNKNOWN.search(str(error)) is not None
 

@@ -101,7 +101,7 @@ def _search(builder: ScannerBuilder, search: VectorSearch) -> None:
 
 
 class _Structured:
-    """Structured queries of the specification as those of pylance.
+    """Structured queries of the specification, as queries of pylance.
 
     A query that names no column searches the indexed columns of the dataset.
     """

@@ -77,7 +77,7 @@ class ServedNamespace:
         return self._server.call("list_table_versions", _given(request))
 
     def _token(self, request: Request) -> CommitToken | None:
-        """Return the token of a commit of unknown outcome; None if the server does not say where the table is."""
+        """Return the token of a commit of unknown outcome; None without a location of the table."""
         try:
             location = str(self._server.call("describe_table", {"id": request["id"]})["location"])
         except (LancekeepError, KeyError):

@@ -20,7 +20,7 @@ from lancekeep.format.manifest import transaction_name
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 
 _IN_MEMORY = 16 << 20
-"""The bytes of a source that are kept in memory; a larger one is kept on disk."""
+"""The bytes of a source that are kept in memory; a larger source is kept on disk."""
 
 _ADD_NO_ROWS = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Delete, lance.LanceOperation.Rewrite)
 """Operations after which the table has no key that it lacked before."""

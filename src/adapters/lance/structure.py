@@ -184,7 +184,7 @@ class LanceStructure:
         if expression is None:
             raise InvalidInput(
                 f"the column {path!r} of {_name(dataset)} has no expression to compute it by; alter_table_add_columns "
-                "declares a column with one in the field computed"
+                "declares a column with an expression in the field computed"
             )
         return expression
 
@@ -369,7 +369,7 @@ def _alteration(change: ColumnChange) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(refusal: Callable[[str], LancekeepError], text: str | None = None) -> Iterator[None]:
-    """Raise an error of pylance that holds a text as a refusal; without a text, one that blames the caller's values."""
+    """Raise an error of pylance that contains ``text`` as a refusal; by default, an error that blames the values."""
     try:
         yield
     except LancekeepError:

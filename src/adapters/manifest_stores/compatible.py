@@ -77,7 +77,7 @@ class CompatibleView:
     def properties(self) -> Mapping[str, str]:
         """The properties of the manifest.
 
-        Until it records a commit store, those of the V1 directory count, too.
+        Until the manifest records a commit store, the properties of the V1 directory count, too.
         """
         if self._properties is None:
             entered = self.manifest.properties
@@ -190,7 +190,7 @@ class CompatibleManifestStore:
 
     def apply(self, decide: Decision[Result]) -> tuple[CompatibleView, Result]:
         hidden: list[str] = []  # directories that bear a marker for this change
-        marked: list[str] = []  # those whose marker this call created
+        marked: list[str] = []  # directories whose marker this call created
         try:
             for _ in range(_ATTEMPTS):
                 step, result = self._ask(decide, hidden)
@@ -234,7 +234,7 @@ class CompatibleManifestStore:
         return view
 
     def _ask(self, decide: Decision[Result], hidden: Collection[str]) -> tuple[_Step, Result]:
-        """Ask for the changes. Make those of the manifest at once if nothing has to be done before them."""
+        """Ask for the changes. Make the changes of the manifest at once if nothing has to be done before."""
 
         def decide_on_both(manifest: CatalogView) -> tuple[Sequence[Change], tuple[_Step, Result]]:
             listing = self._listing.view()

@@ -234,7 +234,9 @@ class DirectoryListing:
         """
         strange = [name for name in properties if not name.startswith(OWN_PROPERTIES)]
         if strange:
-            raise Unsupported(f"a V1 directory has no place for the property {strange[0]!r}; open it with its manifest")
+            raise Unsupported(
+                f"a V1 directory has no place for the property {strange[0]!r}; connect with mode='compatible'"
+            )
         if view.properties == properties:
             return True
         key, content = self._root + PROPERTIES_FILE, json.dumps(dict(properties), sort_keys=True).encode()
@@ -249,7 +251,7 @@ class DirectoryListing:
             case Remove(object_id):
                 return self.hide(object_id + V1_SUFFIX)
             case AddColumns():
-                raise Unsupported("a V1 directory has no manifest table; open it with its manifest")
+                raise Unsupported("a V1 directory has no manifest table; connect with mode='compatible'")
             case SetProperties():
                 self._require_alone()
                 return self.remember(change.merged_into(view.properties), view)

@@ -81,7 +81,7 @@ class Rows:
 
     @cached_property
     def _columns(self) -> tuple[list[pa.Array | None], list[tuple[str, pa.Array]]]:
-        """The own columns, None for those without values, and the others with their names."""
+        """The own columns, None for a column without values, and the other columns with their names."""
         columns = dict(zip(self.batch.schema.names, self.batch.columns, strict=True))
         return [columns.pop(name, None) for name in OWN_COLUMNS], list(columns.items())
 
@@ -178,7 +178,7 @@ class Fragment:
                     yield piece.rows.entry(position)
 
     def without(self, ids: Iterable[str]) -> Fragment:
-        """Return the fragment with all rows of these ids deleted; itself if it has none."""
+        """Return the fragment without the rows of these ids; unchanged if it has none."""
         offsets = [
             piece.start + position
             for piece in self.pieces

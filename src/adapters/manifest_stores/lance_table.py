@@ -143,7 +143,7 @@ class LanceManifestStore:
             self._index()
 
     def clean_up(self) -> int:
-        """Remove old versions and the files that only they need; return their number."""
+        """Remove old versions with their files; return the number of versions."""
         return clean_up(self._objects, self._key, self._forget_versions)
 
     def leftovers(self) -> Sequence[ObjectInfo]:
@@ -180,12 +180,12 @@ class LanceManifestStore:
     def _is_overtaken(self, version: Version) -> bool:
         """Whether the missing next version may have existed and been cleaned up.
 
-        Versions are cleaned up in order: while a version exists, no later one is removed.
+        Versions are cleaned up in order: while a version exists, no later version is removed.
         """
         return not self._is_kept(version) if version.number else self._listed() > 0
 
     def _is_kept(self, version: Version) -> bool:
-        """Whether a version exists, and not another one under its name.
+        """Whether a version exists, and no other version under its name.
 
         A suspended writer can publish a version under a name that clean-up has freed. The content decides. It is read
         once; afterwards the storage's time of the object proves that it is unchanged.
@@ -247,9 +247,9 @@ class LanceManifestStore:
     def _read_latest(self, known: Version | None) -> Version:
         """Read the latest version.
 
-        The search starts at the known version or at that of the hint, else with a listing. A version on the way can
-        have a name that clean-up has freed (see `_is_kept`). The result therefore counts only if the previous version
-        still exists, or if a listing shows no later one: the highest version never has such a name.
+        The search starts at the known version or at the version of the hint, else with a listing. A version on the way
+        can have a name that clean-up has freed (see `_is_kept`). The result therefore counts only if the previous
+        version still exists, or if a listing shows no later version: the highest version never has such a name.
 
         Raises:
             StoreUnavailable: versions are removed faster than they can be read.
@@ -319,7 +319,7 @@ class LanceManifestStore:
     # -- committing ---------------------------------------------------------------------------------------------
 
     def _is_to_commit(self, request: _Request) -> bool:
-        """Wait until another thread settles the request, or this one is the leader."""
+        """Wait until another thread settles the request, or this thread is the leader."""
         with self._arrival:
             self._waiting.append(request)
             if not self._committing:
@@ -415,7 +415,7 @@ class LanceManifestStore:
         """Publish the prepared version; None if another writer took its name.
 
         Raises:
-            StoreUnavailable: it may have been the latest version, and has been cleaned up since.
+            StoreUnavailable: the version may have been the latest, and has been cleaned up since.
         """
         number = prepared.version.number
         name = self._name(number)

@@ -23,12 +23,12 @@ HASH_LENGTH = len("12345678_")
 """Length of the prefix that a location has before the object id."""
 
 STEP = 64
-"""Every key at a multiple of it is a Python object: most of a search is one `bisect`."""
+"""Every key at a multiple of this number is a Python object: most of a search is one `bisect`."""
 
 _LARGEST = 4096
 
 Part = tuple[Sequence[str], Sequence[int]]
-"""Ids, and the position of each."""
+"""Ids, and the position of each id."""
 
 
 class Lookup(Protocol):
@@ -119,7 +119,7 @@ class SortedLookup:
         for (_, depth), run in self._runs.items():
             self._of_depth.setdefault(depth, []).append(run)
         self._elsewhere = self._locations_elsewhere(column_of(batch, "location"))
-        pa.default_memory_pool().release_unused()  # Without it, a process holds twice the memory of the rows.
+        pa.default_memory_pool().release_unused()  # Without this, a process holds twice the memory of the rows.
 
     def positions(self, object_id: str) -> Iterable[int]:
         depth = object_id.count(MANIFEST_DELIMITER)

@@ -113,7 +113,7 @@ class DataFiles:
             return content, sized(stored.file_of(_manifest_in(directory)), content)
 
     def split(self, rows: Rows, stored: StoredColumns) -> list[Rows]:
-        """Split rows into those that one data file can hold.
+        """Split rows into groups that one data file can hold.
 
         Lance file version 2.0 cannot store a null in a column of structs, but a file may leave out the column.
         """
@@ -297,7 +297,8 @@ def _bare(manifest: Any) -> Any:
 def _write(directory: Path, manifest: Any) -> None:
     """Write a manifest as the only version of a scratch dataset.
 
-    Columns of extensions become nullable, because earlier releases of Lancekeep wrote nulls into columns that are not.
+    Columns of extensions become nullable, because earlier releases of Lancekeep wrote nulls into columns that are not
+    nullable.
     """
     for field in manifest.fields:
         if field.parent_id < 0 and field.name not in REQUIRED:

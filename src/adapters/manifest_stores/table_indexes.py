@@ -23,7 +23,7 @@ _INDEXES: Final[tuple[tuple[str, str, Literal["BTREE", "BITMAP", "LABEL_LIST"]],
 def refresh_indexes(uri: str, storage_options: Mapping[str, str]) -> None:
     """Build the missing specified indexes and update all existing ones.
 
-    The Lance engine builds and commits them, also next to concurrent commits. Their names are the native ones.
+    The Lance engine builds and commits them, also next to concurrent commits. The indexes have the native names.
 
     Raises:
         ConcurrentModification: concurrent commits conflict with the update.

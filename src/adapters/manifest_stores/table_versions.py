@@ -103,8 +103,8 @@ class TableVersions:
         """Decode a version, which shares rows with ``previous``.
 
         Raises:
-            Damaged: it is not a version of a manifest table.
-            Refused: it requires features that this release does not know.
+            Damaged: the bytes are not a version of a manifest table.
+            Refused: the version requires features that this release does not know.
         """
         try:
             return self._read(content, previous)
@@ -190,8 +190,9 @@ class TableVersions:
     def prepare(self, base: Version, view: IndexedView) -> Prepared:
         """Write the files of the version after ``base``, with the entries of ``view``.
 
-        New rows become one fragment. Trailing fragments that are not much larger are merged into it, so the number of
-        fragments grows with the logarithm of the rows. Index metadata, unknown columns and configuration are kept.
+        New rows become one fragment. Trailing fragments that are not much larger are merged into the new fragment, so
+        the number of fragments grows with the logarithm of the rows. Index metadata, unknown columns and configuration
+        are kept.
         """
         manifest = base.file.manifest
         flags = manifest.writer_feature_flags
@@ -322,7 +323,7 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
 
 
 def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) -> None:
-    """Turn a copy of the previous manifest into that of version ``number``."""
+    """Turn a copy of the previous manifest into the manifest of version ``number``."""
     make_successor(manifest, number, time.time_ns())
     for flags in ("reader_feature_flags", "writer_feature_flags"):
         others = getattr(manifest, flags) & ~_DELETION_FILES

@@ -34,7 +34,7 @@ def open_object_store(
         root: A path or a URI: ``file:///…`` or ``file:/…``, ``s3://bucket/…``, ``memory:///…`` (one store per
             process), or any scheme of fsspec. Percent escapes in a URI are decoded, as the native engine does. Symbolic
             links in local paths are resolved, so one directory has one key.
-        storage_options: ``fsync`` (true or false) for files; those of `s3_client.s3_client` for S3; otherwise the
+        storage_options: ``fsync`` (true or false) for files; the options of `s3_client.s3_client` for S3; otherwise the
             arguments of the fsspec implementation. Every root also accepts the options of the native engine.
         probe: `ObjectStore.prove` tests S3 servers other than AWS, below ``root``.
         unsafe: Warn after a failed probe instead of raising `UnsafeStore`.

@@ -122,7 +122,7 @@ class FsspecObjectStore:
 
     def copy(self, source: str, target: str) -> None:
         source_path, path = self._path(source), self._path(target)
-        if self.head(source) is None:  # fsspec copies a directory as an empty one
+        if self.head(source) is None:  # fsspec copies a directory as an empty object
             raise ObjectNotFound(f"{self.root_uri}{source}: no such object")
         if source == target:
             return
@@ -268,7 +268,7 @@ def _info(key: str, found: Mapping[str, Any]) -> ObjectInfo:
 
 
 def _modified(found: Mapping[str, Any]) -> datetime | None:
-    """The latest time of those that the implementation tells: each has names and types of its own."""
+    """Return the latest time that the implementation states; names and types differ between implementations."""
     times = [_time(found.get(name)) for name in _TIMES]
     return max((time for time in times if time is not None), default=None)
 
@@ -293,5 +293,5 @@ def _understood(error: Exception, uri: str) -> LancekeepError:
     if isinstance(error, UnicodeError):
         return InvalidInput(f"{uri!r}: not a key that this storage can encode")
     if isinstance(error, NotImplementedError):
-        return UnsafeStore(f"{uri}: this storage cannot do that; choose one that reads, writes, lists and deletes")
+        return UnsafeStore(f"{uri}: it lacks the operation; choose a storage that reads, writes, lists and deletes")
     return StoreUnavailable(f"{uri}: the storage failed ({kind}); the outcome of the request is unknown")

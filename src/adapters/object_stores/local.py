@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SHORT, _LONGEST_BELOW = 512, 250
-"""A path length that every file system accepts, and that of Lance's longest path below a table."""
+"""A path length that every file system accepts, and the length of Lance's longest path below a table."""
 
 _TEMPORARY = ".tmp-"
 _TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")
@@ -36,8 +36,8 @@ _PART = 1 << 20
 _PRUNINGS = 100
 """How often in a row a new directory may be removed before its writer uses it."""
 _ADVICE = (
-    "Needed is a file system with hard links for the whole table, and files of one owner: keep the catalog on such a "
-    "file system, or in an object store"
+    "A catalog needs a file system with hard links for the whole table, and files of one owner: keep the catalog on "
+    "such a file system, or in an object store"
 )
 _NOT_A_PLACE = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ))
 

@@ -1,7 +1,7 @@
 """The storage options that the native engine knows.
 
 The engine ignores the options of other storages, so that one configuration serves several roots. Every object store
-accepts them for the same reason, and refuses unknown names.
+accepts these options for the same reason, and refuses unknown names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ google_storage_token service_account service_account_key service_account_path
 """
 
 NATIVE_OPTIONS = frozenset("".join((_ENGINE, _HTTP, _S3, _AZURE, _GOOGLE)).split())
-"""The names in lower case; those of S3 and its HTTP client also occur with the prefix ``aws_``."""
+"""The names in lower case; the names for S3 and its HTTP client also occur with the prefix ``aws_``."""
 
 _AWS = frozenset((_HTTP + _S3).split())
 _PATTERN = re.compile(r"headers\..+|base_\d+\..+")

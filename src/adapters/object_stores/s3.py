@@ -151,7 +151,7 @@ class S3ObjectStore:
                 f"{self._server} was asked twice to create one object only where there is none (If-None-Match): "
                 f"expected that it creates the object and then refuses, found that it {found}"
             )
-        for _ in range(_PROBE_RACES):  # the first race opens the connections, so the second one is closer
+        for _ in range(_PROBE_RACES):  # the first race opens the connections, so the second race is closer
             winners = self._race(key)
             if winners > 1:
                 raise self._without_condition(
@@ -317,7 +317,7 @@ class S3ObjectStore:
         with self._boundary(prefix):
             for page in pages:
                 for found in page.get("Contents", ()):
-                    if found["Key"] <= after:  # in a directory bucket, which cannot begin after a key
+                    if found["Key"] <= after:  # a directory bucket, whose listings cannot begin after a key
                         continue
                     yield ObjectInfo(found["Key"], found["Size"], found.get("ETag"), found.get("LastModified"))
 

@@ -133,7 +133,7 @@ class RestWrites:
         latest = self._entries.latest(object_id)
         if latest is None and write_mode is WriteMode.APPEND:
             raise TableNotFound(
-                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                f"the table {object_id} is only declared: it has no version to append to. Write the first version with "
                 "mode='overwrite'"
             )
         _, found = self._opened(object_id)

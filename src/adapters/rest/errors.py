@@ -64,7 +64,7 @@ _CODE = "_server_code"
 
 
 def code_of(error: errors.LancekeepError) -> int | None:
-    """Return the error code that the server gave; None if it gave none."""
+    """Return the error code that the server gave, or None."""
     return getattr(error, _CODE, None)
 
 
@@ -73,7 +73,7 @@ def error_of(status: int, body: Any, what: str) -> errors.LancekeepError:
 
     Args:
         status: The HTTP status.
-        body: The decoded JSON body; anything else if it has none.
+        body: The decoded JSON body; anything else if the response has no JSON.
         what: The operation and the server, for the message.
     """
     fields = body if isinstance(body, dict) else {}

@@ -33,7 +33,7 @@ class RestTags:
     def get(self, identifier: Identifier, name: str) -> Tag:
         """Return the version and the branch of a tag.
 
-        The response has no other members of the tag; those of `list` are complete.
+        The response has no other members of the tag; the tags of `list` are complete.
         """
         found = self._call("get_table_tag_version", identifier, tag=name)
         return Tag(int(found["version"]), found.get("branch"), 0)
@@ -141,7 +141,8 @@ class RestTransactionRecords:
     def settle(self, names: Sequence[str]) -> TransactionRecord:
         """Complete a commit of unknown outcome.
 
-        A token that this client made has no digest, so the key of the commit settles it. The server settles its own.
+        A token that this client made has no digest, so the key of the commit settles it. The server settles its own
+        tokens.
         """
         token = _own_token(names)
         if token is not None:

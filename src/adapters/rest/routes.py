@@ -150,7 +150,7 @@ _TABLE, _NAMESPACE = "/v1/table/{id}", "/v1/namespace/{id}"
 
 
 def _kind(annotation: Any) -> type:
-    """Return the kind of a field; of an optional or annotated type, that of its first argument."""
+    """Return the kind of a field; of an optional or annotated type, the kind of its first argument."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType, typing.Annotated):
         return _kind(typing.get_args(annotation)[0])

@@ -113,8 +113,8 @@ class RestServer:
         """Send a request once.
 
         Raises:
-            StoreUnavailable: The request may be sent again.
-            _Failed: It must not be sent again. The error is that of the caller.
+            StoreUnavailable: The request may be sent again. _Failed: It must not be sent again; the exception carries
+                the error for the caller.
         """
         what = f"{route.operation_id} at {self.uri}"
         path, query, own_headers, body = self._parts(route, dict(fields), data)

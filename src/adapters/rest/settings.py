@@ -34,7 +34,7 @@ class RestSettings:
         connect_timeout: seconds until a connection is given up.
         read_timeout: seconds without a byte of the response until it is given up.
         retry_seconds: how long a request is repeated while the server does not answer.
-        tls_ca_file: certificates to trust, in place of those of the system.
+        tls_ca_file: certificates to trust, in place of the certificates of the system.
         tls_cert_file: the certificate of this client.
         tls_key_file: the key of that certificate, unless it is in the same file.
         tls_assert_hostname: whether the certificate of the server must name its host.
@@ -105,7 +105,7 @@ def _header(name: str, value: str) -> str:
 
 
 def _converted(name: str, value: Any, default: Any) -> Any:
-    """Return a value, which a file or a variable has as text, as the type of its setting."""
+    """Return a value, which may be text from a file or variable, as the type of its setting."""
     text = str(value)
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):

@@ -23,7 +23,7 @@ from lancekeep.ports.catalog_server import CatalogServer
 class Descriptions:
     """Describes tables of a server, with the storage options that it vends.
 
-    A server without credentials to vend may refuse the request for them. Its clients have their own.
+    A server without credentials to vend may refuse to vend any. Clients of such a server have their own.
     """
 
     def __init__(self, server: CatalogServer) -> None:

@@ -32,7 +32,7 @@ __all__ = ["Certificate", "Check", "Progress", "Result", "measure"]
 
 _LITTER = "Remove it by hand, and do not rely on drops and cleanup here"
 _COMBINATION = (
-    "Do not use these two together: an acknowledged commit could be lost. A commit store that never forgets "
+    "Do not use these two stores together: an acknowledged commit could be lost. A commit store that never forgets "
     "(sqlite:// on one machine, dynamodb://) makes this storage safe"
 )
 
@@ -100,7 +100,7 @@ def _clients(
 
 @contextmanager
 def _cleaned(clean_up: Callable[[], None]) -> Iterator[None]:
-    """Clean up after the block. If both fail, raise the error of the block, with the cleanup error as a note."""
+    """Clean up after the block. If the block fails as well, raise its error, with the cleanup error as a note."""
     try:
         yield
     except BaseException as first:
@@ -113,7 +113,7 @@ def _cleaned(clean_up: Callable[[], None]) -> Iterator[None]:
 
 
 def _clean_up(client: Client, directory: str, objects: ObjectStoreChecks, rows: CommitStoreChecks | None) -> None:
-    """Delete every listed key and every used one, because the listing may be wrong."""
+    """Delete every listed key and every used key, because the listing may be wrong."""
     used = set(objects.used)
     if rows is not None and client.rows is not None:
         used |= rows.used

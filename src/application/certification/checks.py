@@ -85,7 +85,7 @@ class Certificate:
 
 
 Progress = Callable[[int, int, str], None]
-"""Called before each check with the number of checks done, their total, and the name of the next one."""
+"""Called before each check with the number of checks done, their total, and the name of the next check."""
 
 
 @runtime_checkable
@@ -152,8 +152,7 @@ class Planned:
 def race(clients: Sequence[T], act: Callable[[T, int], R]) -> list[R | StoreUnavailable]:
     """Let all clients act at once.
 
-    Returns:
-        The reply to each client, or its `StoreUnavailable` if it got none.
+    Returns: The reply to each client, or its `StoreUnavailable` if it got no reply.
     """
     barrier = Barrier(len(clients))
 
@@ -179,7 +178,9 @@ def judge(replies: Sequence[bool | StoreUnavailable], contents: Sequence[bytes],
     if len(winners) > 1 or not (winners or silent):
         raise Broken(f"{len(winners)} of {len(replies)} writers got the reply that they created the object")
     if stored not in (winners or silent):
-        raise Broken("the stored content is not that of the writer that got the reply that it created the object")
+        raise Broken(
+            "the stored content belongs to another writer than the writer that got the reply that it created the object"
+        )
     return f" ({len(silent)} got no answer)" if silent else ""
 
 

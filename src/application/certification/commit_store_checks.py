@@ -26,7 +26,9 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 
 _TWO_WINNERS = "Do not use this commit store: two writers could both win a version"
 _LOST_HISTORY = "Do not use this commit store: versions that were acknowledged are missed, or given away again"
-_PARTS = "Do not use transactions over several tables with this commit store: a part of one could be committed"
+_PARTS = (
+    "Do not use transactions over several tables with this commit store: a part of a transaction could be committed"
+)
 
 
 class CommitStoreChecks:
@@ -75,7 +77,7 @@ class CommitStoreChecks:
             named = [reply.row.path for reply in replies if isinstance(reply, Taken)]
             if len(set(named)) > 1:
                 raise Broken(f"the replies to the losers name {len(set(named))} winners")
-        return f"{raced(CONTENDERS, ROUNDS)} for one version: one won each time, and the reply to each loser named it"
+        return f"{raced(CONTENDERS, ROUNDS)} for one version: one writer won each time, as each reply says"
 
     def _race_to_reserve(self, claims: Sequence[VersionRow]) -> list[Reservation | StoreUnavailable]:
         return race(self._connections, lambda rows, me: rows.reserve(claims[me], first=True))
@@ -111,12 +113,12 @@ class CommitStoreChecks:
             if not any(all(self._holds(row) for row in batch) for batch in winners or silent):
                 raise Broken("of versions that were reserved together, some belong to another writer or are missing")
             self._partial_batch_is_refused(histories[0], self._history(f"together-{number}-free"))
-        return f"{raced(CONTENDERS, ROUNDS)} for {TOGETHER} versions together: one got all of them, the others none"
+        return f"{raced(CONTENDERS, ROUNDS)} for {TOGETHER} versions together: one writer got all, the others none"
 
     def _partial_batch_is_refused(self, taken: str, free: str) -> None:
         rows = [self._staged(free, 1), self._staged(taken, 1)]
         if isinstance(self._other.reserve_all([Claim(row, first=True) for row in rows]), Reserved):
-            raise Broken("versions were reserved together although one of them was taken")
+            raise Broken("versions were reserved together although one version was taken")
         if self._other.get(free, 1) is not None:
             raise Broken("versions were refused together, but one of them was reserved")
 
@@ -153,7 +155,7 @@ class CommitStoreChecks:
         found = self._other.get(history, 1)
         if found is None or found.path != final.path or found.size != final.size:
             raise Broken(f"a finalized row reads {found}")
-        return "an existing row moved to its final path, again and again to the same, and a missing one was not made"
+        return "an existing row moved to its final path, also repeatedly, and no missing row was created"
 
     def _read_your_writes(self) -> str:
         history = self._history("read")
@@ -177,7 +179,7 @@ class CommitStoreChecks:
                 raise Broken(
                     f"after version {version} was finalized a second connection found {latest} to be the latest"
                 )
-        return "a second connection found each of 12 versions to be the latest, and final, once it was"
+        return "a second connection found each of 12 versions to be the latest and final, once the version was final"
 
     def _list_order(self) -> str:
         history = self._recorded("list", 12)
@@ -203,7 +205,7 @@ class CommitStoreChecks:
             raise Broken(f"of versions 1 to 3, {count} were deleted where two should be, and {left} are left")
         again = self._staged(history, 1)
         if isinstance(self._rows.reserve(again, first=True), Reserved):
-            raise Broken("a version that was deleted was given away again below a later one")
+            raise Broken("a version that was deleted was given away again below a later version")
         return "deleted rows are gone for a second connection, and their versions are not given away again"
 
     def _survives_reconnect(self) -> str:
@@ -225,10 +227,12 @@ class CommitStoreChecks:
 
     def _remembers(self) -> str:
         if not self._rows.guarantees.remembers:
-            raise NotClaimed("it may forget a row in a failover or power loss: the create-only write has to hold then")
+            raise NotClaimed(
+                "it may forget a row in a failover or power loss: the create-only write has to decide then"
+            )
         return "declared by the adapter; a failover or power loss cannot be measured from a client"
 
-    # -- rows and the manifests that they are about
+    # -- rows and their manifests
 
     def _history(self, name: str) -> str:
         base_uri = f"{self._objects.root_uri}{self._directory}/{name}.lance"

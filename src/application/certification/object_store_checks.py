@@ -116,7 +116,7 @@ class ObjectStoreChecks:
         key, contents = self._key("parts"), [bytes([contender]) * LARGE for contender in range(3)]
         self._refuses_a_second(stores[0], key, contents[0], contents[1])
         self._race_to_create(self._key("parts-race"), stores, contents[1:])
-        return f"a second create of {shown(LARGE)} in parts was refused, and of two at once one won"
+        return f"a second create of {shown(LARGE)} in parts was refused, and one of two concurrent creates won"
 
     def _create_only_copy(self) -> str:
         self._require_copy()
@@ -163,13 +163,13 @@ class ObjectStoreChecks:
         if not self._store.guarantees.atomic_copy:
             raise NotClaimed("this adapter makes no create-only copy; the final manifest is written create-only")
 
-    # -- what was acknowledged is seen, by a second client
+    # -- a second client sees acknowledged writes
 
     def _read_after_write(self) -> str:
         for number in range(ROUNDS):
             key, content = self._key(f"read-{number}"), b"%d" % number
             if self._other.head(key) is not None:
-                raise Broken(f"{key!r} was there before it was written")
+                raise Broken(f"{key!r} existed before it was written")
             self._store.put(key, content)
             info = found(self._other.head(key), key)
             if self._other.get(key) != content or info.size != len(content):
@@ -219,14 +219,14 @@ class ObjectStoreChecks:
         if listed != expected:
             raise Broken(f"a second client listed {listed}, where {expected} was written")
 
-    # -- what is given is given back
+    # -- objects are returned unchanged
 
     def _large_value(self) -> str:
         key, content = self._key("large"), bytes(range(256)) * (LARGE // 256)
         self._store.put(key, content)
         if self._other.get(key) != content or found(self._other.head(key), key).size != LARGE:
             raise Broken(f"{shown(LARGE)} came back changed")
-        return f"{shown(LARGE)} came back as they were written"
+        return f"{shown(LARGE)} were returned unchanged"
 
     def _unusual_keys(self) -> str:
         keys = [self._key(f"unusual/{name}") for name in UNUSUAL_NAMES]
@@ -253,8 +253,8 @@ class ObjectStoreChecks:
         self._store.copy(source, target)
         before, after = found(self._store.head(source), source).etag, found(self._store.head(target), target).etag
         if before is None or after is None:
-            raise NotClaimed("this adapter tells no ETag; nothing rests on one")
-        return f"a copy {'keeps' if before == after else 'changes'} the ETag; nothing here rests on it"
+            raise NotClaimed("this adapter states no ETag; nothing depends on an ETag")
+        return f"a copy {'keeps' if before == after else 'changes'} the ETag; nothing depends on it"
 
     def _directories(self) -> str:
         for name in ("a/x", "a-b/x", "b/c/x", "file"):

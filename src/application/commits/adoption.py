@@ -23,7 +23,7 @@ _REMEMBERED = 4096
 """The number of gaps kept in memory: a deleted version stays deleted."""
 
 Gap = tuple[int, int]
-"""The versions before and after some that have no rows."""
+"""The versions before and after a gap of versions without rows."""
 
 
 class Adoption:
@@ -43,7 +43,7 @@ class Adoption:
         newest_first = [infos[name] for name in reversed(names.values())]
         rows = [VersionRow(root.base_uri, *each) for each in _described(newest_first)]
         try:
-            self._rows.record(rows)  # newest first: a concurrent reader must not take an older one for the latest
+            self._rows.record(rows)  # newest first: a concurrent reader must not take an older version for the latest
         except Damaged:
             if all(self._objects.head(row.path) is not None for row in rows):
                 raise
@@ -58,7 +58,7 @@ class Adoption:
     def following(self, row: VersionRow) -> ObjectInfo | None:
         """Return the final manifest of the version after ``row``, if it exists.
 
-        A version with a V1 name may be followed by one with a V2 name, never the other way round.
+        A version with a V2 name may follow a version with a V1 name, never the other way round.
         """
         found = self._objects.head(_sibling(row, row.version + 1, NamingScheme.V2))
         if found is None and scheme_of(row) is NamingScheme.V1:
@@ -175,7 +175,7 @@ class Adoption:
         """Return the objects directly in ``_versions``, by key.
 
         With ``above``, versions up to this one are left out. Listings return V2 names from the newest version on, so
-        this one ends early.
+        this listing ends early.
         """
         end = None if above is None else root.manifest_key(above, NamingScheme.V2)
         infos = takewhile(lambda info: end is None or info.key < end, self._objects.list(root.versions_key))

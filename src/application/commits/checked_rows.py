@@ -24,7 +24,7 @@ class HistoryRows(ExternalCommitStore, Protocol):
     """Checked rows of histories, with access to the rows that fail the check."""
 
     def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
-        """Return the sound rows of a history, and the foreign ones."""
+        """Return the sound rows of a history, and the foreign rows."""
 
     def move_to(self, rows: ExternalCommitStore) -> None:
         """Return rows of another commit store from now on."""

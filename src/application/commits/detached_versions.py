@@ -48,7 +48,7 @@ class DetachedVersions:
         return Committed(version, key, len(content))
 
     def commit_staged(self, root: DatasetRoot, version: int, path: str, size: int | None) -> Committed:
-        """Commit a staged manifest as a detached version, and delete the staged one.
+        """Commit a staged manifest as a detached version, and delete the staged file.
 
         Raises:
             CommitRefused: The path is not a staged manifest of this version of the dataset, or it has another size.
@@ -73,7 +73,7 @@ class DetachedVersions:
         return committed
 
     def _put(self, key: str, content: bytes) -> bool:
-        """Create a manifest; return False if another one has the name."""
+        """Create a manifest; return False if another manifest has the name."""
         if self._objects.guarantees.atomic_create:
             if self._objects.put_if_absent(key, content):
                 return True

@@ -73,7 +73,7 @@ class Histories(ProtocolRunner):
         return latest
 
     def _look(self, root: DatasetRoot) -> tuple[VersionRow | None, _Ahead | None]:
-        """Return the latest row; on remote storage also start to check for the version after the latest known one.
+        """Return the latest row; on remote storage also start to check for the version after the latest known version.
 
         Both requests run concurrently. They find every version that was final when they began, in either order of their
         replies.
@@ -144,11 +144,11 @@ class Histories(ProtocolRunner):
     def page(self, root: DatasetRoot, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         """Return the final rows of versions in order.
 
-        Rows that the commit store lost between others are recorded again.
+        Rows that the commit store lost between other rows are recorded again.
 
         Args:
             root: The history.
-            after: The version before the first one to return; None to begin at the end of the order.
+            after: The version before the first version to return; None to begin at the end of the order.
             limit: The most rows to return; None for all.
             descending: Whether to begin with the newest version.
         """

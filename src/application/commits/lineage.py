@@ -26,7 +26,7 @@ from lancekeep.format.lineage import Manifest, difference
 from lancekeep.ports.object_store import ObjectStore
 
 _REMEMBERED = 64 << 20
-"""The bytes of manifests to keep in memory; one of 100,000 fragments has about 14 MB."""
+"""The bytes of manifests to keep in memory; a manifest of 100,000 fragments has about 14 MB."""
 _PAGE = 1000
 """The objects that one request lists."""
 _PER_HISTORY = 8
@@ -93,9 +93,8 @@ class Lineage:
             manifest: Its content, as `decode` returns it.
             base: The version that the writer read, if known.
 
-        Raises:
-            CommitRefused: It does not descend from that version. Nothing was written.
-            StoreUnavailable: The predecessor could not be read; nothing was written.
+        Raises: CommitRefused: The manifest does not descend from that version. Nothing was written. StoreUnavailable:
+            The predecessor could not be read; nothing was written.
         """
         generation = self._generation
         unknown = Descendant(staged.base_uri, staged.version, None, generation)
@@ -119,7 +118,7 @@ class Lineage:
         return descendant
 
     def before(self, root: DatasetRoot, staged: StagedManifest) -> Manifest | None:
-        """Return the manifest that a staged one follows.
+        """Return the manifest that a staged manifest follows.
 
         Returns:
             None if it does not exist, or cannot be decoded.
@@ -130,7 +129,7 @@ class Lineage:
         """Read the manifest of a version, and keep it for the check of the next commit.
 
         Raises:
-            ObjectNotFound: It was removed.
+            ObjectNotFound: The manifest was removed.
         """
         generation = self._generation
         content = self._retry.call(partial(self._objects.get, row.path))
@@ -186,7 +185,9 @@ class Lineage:
             if read is None:
                 raise CommitRefused(f"the writer read version {base.version}, which does not exist (any more)")
             if read.transaction != base.transaction:
-                raise CommitRefused(f"the writer read {base.transaction} as version {base.version}, which is another")
+                raise CommitRefused(
+                    f"the writer read {base.transaction} as version {base.version}, which has another transaction"
+                )
         if change.operation is Operation.OVERWRITE:
             if base is None and self._held_manifest(root, before) is None:
                 self._require_file(root, next(iter(change.created), None))
@@ -213,7 +214,7 @@ class Lineage:
             )
 
     def _listed(self, root: DatasetRoot) -> frozenset[str]:
-        """Return the keys of one page of manifests: the latest ones, if their names are of the scheme V2."""
+        """Return the keys of one page of manifests: the latest manifests, if their names are of the scheme V2."""
         page = self._retry.call(lambda: list(islice(self._objects.list(root.versions_key), _PAGE)))
         return frozenset(info.key for info in page)
 

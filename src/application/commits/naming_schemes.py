@@ -20,7 +20,7 @@ from lancekeep.domain.version_row import scheme_of
 from lancekeep.ports.object_store import ObjectStore
 
 _LAST_BEFORE_V2 = NamingScheme.V2.final_name(2**32)
-"""Precedes every V2 name of fewer than 2**32 versions. No V1 table has so many that one of its names follows it."""
+"""Precedes every V2 name of fewer than 2**32 versions, and follows every V1 name of so many."""
 _LAST_V2 = NamingScheme.V2.final_name(0)
 
 
@@ -28,7 +28,7 @@ class NamingSchemes:
     """The check of the manifest names of histories.
 
     A history is listed before its first change by this process. If its names have one scheme, it is not listed again. A
-    mixture is: its migration may be complete by then.
+    mixture is listed again: its migration may be complete by then.
 
     Args:
         objects: The store of the manifests.
@@ -45,7 +45,7 @@ class NamingSchemes:
     def require_one(self, root: DatasetRoot) -> None:
         """Check that a history may be changed.
 
-        The first check costs at most two pages of a listing, later ones nothing.
+        The first check costs at most two pages of a listing, later checks nothing.
 
         Raises:
             Damaged: Its manifest names mix both schemes, and no `ManifestNamesMigration` has begun. That migration

@@ -72,7 +72,7 @@ def _some(items: Sequence[T]) -> Sequence[T]:
 
 
 def _data_files(fragment: Fragment) -> Iterator[str]:
-    """Yield the paths of data files in the table's own directory; the judge refuses others that are no paths."""
+    """Yield the paths of data files in the table's own directory; the judge refuses names that are no paths."""
     for file in fragment.files:
         if file.base_id is None and not any(path_problem("", file.path)):
             yield f"{DATA}/{file.path}"

@@ -157,12 +157,12 @@ class ProtocolRunner:
                 raise fault
         raise Damaged(
             f"{row.base_uri}: version {row.version} is recorded at {row.path!r}, but neither that staged manifest nor "
-            f"the final one exists. Put one of them back from a backup. Without one, `lancekeep repair --deep --yes` "
-            f"forgets the row, and the table is at version {row.version - 1} again."
+            "the final manifest exists. Put one of them back from a backup. Without one, `lancekeep repair --deep "
+            f"--yes` forgets the row, and the table is at version {row.version - 1} again."
         )
 
     def _remember(self, row: VersionRow) -> None:
-        """Keep a final row; a migration of manifest names changes those of V1 names."""
+        """Keep a final row; a migration of manifest names changes rows of V1 names."""
         if scheme_of(row) is NamingScheme.V1:
             return
         if len(self._final) >= REMEMBERED:
@@ -282,8 +282,8 @@ class ProtocolRunner:
     def _finalize_row(self, progress: Progress, _: bytes | None) -> Event:
         """Finalize the row, or record it if the commit store has lost it.
 
-        A repetition records in any case: the lost reply may be that of the record, after which the manifest has to be
-        read once more (`Adoption.record`).
+        A repetition records in any case: the lost reply may be the reply to the record, after which the manifest has to
+        be read once more (`Adoption.record`).
         """
         row = progress.final_row
         if not self.rows.finalize(row) or progress.repeated:

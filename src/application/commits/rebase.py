@@ -31,7 +31,7 @@ from lancekeep.format.effects import effect_of
 from lancekeep.format.table_version import TableVersion, parse_transaction
 
 _HELD = 4
-"""The manifests in memory: the latest one, and those that a merge of deletions compares."""
+"""The manifests in memory: the latest, and the manifests that a merge of deletions compares."""
 _STABLE_ROW_IDS = 2
 _NO_CLASH = Clash(Outcome.COMPATIBLE)
 _DELETES = frozenset({Operation.DELETE, Operation.UPDATE})
@@ -95,7 +95,7 @@ class CommittedVersions:
         return Recorded(row, found.manifest.transaction_file, self.transaction(found))
 
     def add(self, latest: VersionRow, contents: Iterable[bytes]) -> VersionRow:
-        """Add the versions that follow ``latest``, and return the row of the last one.
+        """Add the versions that follow ``latest``, and return the last row.
 
         Args:
             latest: The row of a version.
@@ -111,7 +111,7 @@ class CommittedVersions:
     def of_winner(self, latest: VersionRow, winner: VersionRow | None) -> Sequence[bytes]:
         """Return the manifest of the version after ``latest``, if it is the winner's.
 
-        Empty if it is not, or if the winner's file has another name by now.
+        Empty if another writer has the version, or if the winner's file has another name by now.
         """
         if winner is not None and winner.version == latest.version + 1:
             with suppress(ObjectNotFound):
@@ -224,8 +224,8 @@ class Rebase:
         return clash
 
     def _with_rows(self, effect: Effect, transaction: Transaction | None, before: int, other: Effect) -> Effect:
-        """Add the rows that a transaction deletes in the fragments that another one changes, if they can be read."""
-        assert transaction is not None  # a missing one has no operation that deletes rows
+        """Add the rows that a transaction deletes in fragments that the other transaction changes, if known."""
+        assert transaction is not None  # a missing transaction has no operation that deletes rows
         assert isinstance(transaction.operation, Delete | Update)
         previous = self._fragments(before, other.changed)
         rows = {}
@@ -244,7 +244,7 @@ class Rebase:
     def _merged(self, transaction: Transaction) -> Transaction:
         """Return a delete or update that also marks the rows that others have deleted since.
 
-        The engine records it so.
+        The engine records such changes in this way.
         """
         operation, version = transaction.operation, self.latest.manifest.version
         assert isinstance(operation, Delete | Update)

@@ -22,7 +22,7 @@ class WatchedChange:
     Attributes:
         outdated: The names of the indexes, after the change.
         read: The version that the change read.
-        is_overtaken: Whether the change creates indexes, and others have committed versions while they were built.
+        is_overtaken: Whether the change creates indexes, and other writers have committed versions during the build.
     """
 
     def __init__(self, engine: StructureEngine, act: Callable[[Any], Any], *, indexes: bool = False) -> None:

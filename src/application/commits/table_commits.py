@@ -53,7 +53,7 @@ Check = Callable[[DatasetRoot, bytes], object]
 """Checks a manifest before it is committed to a dataset or branch. An error prevents the commit."""
 
 READ_AHEAD = 4
-"""How many manifests are read at once after a conflict."""
+"""How many manifests are read at the same time after a conflict."""
 
 
 @attrs.frozen
@@ -100,7 +100,7 @@ class TableCommits(Histories):
     def read_ahead(self, root: DatasetRoot, version: int, path: str) -> Ahead:
         """Begin to read a staged manifest and its predecessor.
 
-        The arguments are those of `commit`.
+        Takes the arguments of `commit`.
         """
         return Ahead(
             alongside(partial(self.objects.get, path)),
@@ -197,7 +197,7 @@ class TableCommits(Histories):
         If rows are derived from the final manifests, creating the final manifest commits the version: nothing is
         staged and nothing is read before. The caller must know that the version before it is the latest. Otherwise
         the manifest is staged and committed by the protocol. A request without a reply is repeated with the same
-        bytes. ``confirm`` is that of `commit`.
+        bytes. ``confirm`` is as in `commit`.
 
         Args:
             root: The dataset.
@@ -208,8 +208,8 @@ class TableCommits(Histories):
                 settle the token. An error ends the commit.
 
         Returns:
-            The outcome. After a conflict also the manifests of the version and of those after it, as far as they are
-            known; none if the caller has to read the latest version.
+            The outcome. After a conflict also the known manifests of the version and of the versions after it; none if
+            the caller has to read the latest version.
 
         Raises:
             CommitRefused, UnsafeStore, AccessDenied, Unsupported: Nothing was committed.
@@ -284,7 +284,7 @@ class TableCommits(Histories):
         return Conflict(attrs.evolve(row, size=len(found[0]), committer="")), found
 
     def _finals_from(self, root: DatasetRoot, row: VersionRow) -> Sequence[bytes]:
-        """Return the final manifests of a version and of those after it, up to a gap."""
+        """Return the final manifests of a version and of the versions after it, up to a gap."""
         scheme = scheme_of(row) or NamingScheme.V2
 
         def read(number: int) -> bytes | None:
@@ -397,11 +397,11 @@ class TableCommits(Histories):
         """Return the key of a staged manifest whose name has the scheme of its table.
 
         A writer that opened the table before its names were migrated to V2 stages by V1: such a manifest is staged
-        again. The scheme is that of the version before. A V2 name is followed by V2 names only, so this reads the
+        again. The version before it decides the scheme. A V2 name is followed by V2 names only, so this reads the
         commit store if this process does not know that version, or if it has a V1 name.
 
         Raises:
-            CommitRefused: The names of the table are V1, and the staged one is V2. Nothing was committed.
+            CommitRefused: The names of the table are V1, and the staged name is V2. Nothing was committed.
         """
         known = self._newest.get(root.base_uri)
         if staged.version == 1 or (known is not None and scheme_of(known) is staged.scheme is NamingScheme.V2):
@@ -415,7 +415,7 @@ class TableCommits(Histories):
             raise CommitRefused(
                 f"{root.base_uri}: the staged manifest of version {staged.version} is named by the scheme "
                 f"{staged.scheme.value}, and the table's manifests by {scheme.value}. A table with both is an error in "
-                "the format, and readers refuse such a table. Open it and write again; nothing was committed."
+                "the format, and readers refuse such a table. Open the table and write again; nothing was committed."
             )
         again = f"{root.manifest_key(staged.version, NamingScheme.V2)}-{staged.uuid}"
         self.retry.call(lambda: self.objects.put(again, content))
@@ -479,7 +479,7 @@ class TableCommits(Histories):
             The number of versions that existed.
 
         Raises:
-            Refused: The latest version is one of them. Nothing was deleted.
+            Refused: The latest version is among the versions. Nothing was deleted.
         """
         latest = self.latest(root)
         doomed = sorted(set(versions))
@@ -500,7 +500,7 @@ class TableCommits(Histories):
         return len(found)
 
     def forget_predecessor(self, root: DatasetRoot) -> None:
-        """Delete the rows of an earlier table at ``root``; those of the current one stay."""
+        """Delete the rows of an earlier table at ``root``, not of the current table."""
 
         def act() -> None:
             rows, foreign = self.rows.sort_out(root.base_uri)

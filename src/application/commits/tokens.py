@@ -27,15 +27,15 @@ def parse_token(
 
     Raises:
         InvalidInput: The text is not a token, or it names a location outside the catalog.
-        Damaged: A symbolic link leads to one of the tables.
+        Damaged: A symbolic link leads to a table of the token.
     """
     known = CommitToken.parse(str(token))
     missing = [member.base_uri for member in known.members if _root_of(member, view, root_uri, place) is None]
     if not missing:
         return known, ""
     return known, (
-        f"the catalog has no table at {missing[0]}: the table was dropped, renamed or deregistered. If it was "
-        "deregistered, register it and resolve the token again"
+        f"the catalog has no table at {missing[0]}: the table was dropped, renamed or deregistered. Register a "
+        "deregistered table, and resolve the token again"
     )
 
 

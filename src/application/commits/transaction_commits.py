@@ -59,7 +59,7 @@ class TransactionCommits:
         Raises:
             Unsupported: The commit store cannot reserve that many versions in one step; nothing was committed.
             InvalidInput: No candidate is given, or two name one table; nothing was committed.
-            CommitRefused, CommitStoreMismatch, StoreUnavailable, UnsafeStore: One candidate cannot be committed, as
+            CommitRefused, CommitStoreMismatch, StoreUnavailable, UnsafeStore: A candidate cannot be committed, as
                 `TableCommits.commit` describes; nothing was committed.
             Damaged: The commit store lost an acknowledged row, and a part is committed.
         """

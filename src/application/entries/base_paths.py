@@ -58,8 +58,7 @@ class BasePaths:
     def require(self, table: ObjectId | None, paths: Iterable[str]) -> None:
         """Check the base paths of a version of a table.
 
-        Raises:
-            AccessDenied: The caller may not read one of them. The message does not name it.
+        Raises: AccessDenied: The caller may not read a base path. The message does not name the base path.
         """
         may_read = _may_read.get()
         if may_read is not None and not all(may_read(table, self._table_at(path)) for path in paths):
@@ -82,12 +81,12 @@ class BasePaths:
         """Return the URI by which the table engine opens a base path.
 
         Raises:
-            InvalidInput: It is neither an absolute path nor the URI of a directory.
+            InvalidInput: The base path is neither an absolute path nor the URI of a directory.
         """
         return self._places.outside(path).uri
 
     def require_files(self, table: ObjectId, paths: Iterable[str], content: bytes) -> None:
-        """Check that a version of a table finds its files at some of its base paths.
+        """Check that a version of a table finds its files at the given base paths.
 
         Args:
             table: The table.
@@ -95,8 +94,7 @@ class BasePaths:
             content: The manifest of the version.
 
         Raises:
-            AccessDenied: The caller may not read one of them.
-            CommitRefused: A file is missing, or has another size.
+            AccessDenied: The caller may not read a base path. CommitRefused: A file is missing, or has another size.
         """
         paths = frozenset(paths)
         self.require(table, paths)
@@ -112,7 +110,7 @@ class BasePaths:
                 )
 
     def _missing(self, path: str, files: Mapping[str, int | None]) -> str | None:
-        """Describe the first file that a directory lacks; None if it has all."""
+        """Describe the first file that a directory lacks; None if no file is missing."""
         place, retry = self._places.outside(path), self._ledger.commits.retry
         above = f"{place.key}/" if place.key else ""
         parts = {

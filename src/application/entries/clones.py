@@ -301,7 +301,7 @@ class Clones:
 
 
 def _reads(content: bytes, name: str, source: str) -> bool:
-    """Return whether a manifest reads files of the source; a damaged one counts."""
+    """Return whether a manifest reads files of the source; a damaged manifest counts."""
     try:
         return may_be_clone(content) and any(same_dataset(base, source) for base in _examples(content, name))
     except Damaged:

@@ -197,7 +197,7 @@ class Ledger:
         if remembered != self.own_store:
             raise CommitStoreMismatch(
                 f"the versions of {self._root_uri} are managed by the commit store {remembered}; opened with "
-                f"{self.own_store or 'none'}. Connect with commit_store={remembered!r}, or move them with "
+                f"{self.own_store or 'none'}. Connect with commit_store={remembered!r}, or move the versions with "
                 "change_commit_store."
             )
 
@@ -247,7 +247,7 @@ class Ledger:
         if remembered is None:
             raise CommitStoreMismatch(
                 f"{self._root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
-                "without commit_store, or bring them under it with change_commit_store."
+                "without commit_store, or move the tables to the commit store with change_commit_store."
             )
         self.require_store(remembered)
 

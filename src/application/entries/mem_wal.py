@@ -69,7 +69,7 @@ class MemWal:
         return self._unmerged_among(root, self._files(root))
 
     def stranded(self, root: DatasetRoot) -> int:
-        """Return how many generations no version has and no LSM reader looks for.
+        """Return how many generations no version has and no LSM reader finds.
 
         These are the unmerged generations of a table or branch that is not set up for LSM writes.
 
@@ -110,14 +110,14 @@ class MemWal:
             )
 
     def refuse_writers(self, table: Table, action: str) -> None:
-        """Raise `Refused` if a table or a branch of it has LSM writers, or unmerged rows."""
+        """Raise `Refused` if a table or branch has LSM writers or unmerged rows."""
         root = self._places.dataset_root(table)
         self.refuse_unmerged(table, action)
         for history in self._ledger.commits.histories(root):
             if self._is_set_up(history) or self.unmerged(history):
                 raise Refused(
                     f"the table {table.id} has LSM writes (at {history.base_uri}), and cannot be {action}: their "
-                    "writers do not ask the catalog, and would go on at the old place. Merge what they wrote and end "
+                    "writers do not ask the catalog, and would continue at the old place. Merge their rows and end "
                     'LSM writes; the page "LSM writes" of the documentation shows how. Nothing was changed'
                 )
 
@@ -156,7 +156,7 @@ class MemWal:
 
 
 def _has_rows(entry: bytes) -> bool:
-    """Return whether an entry of a log has rows; a damaged one counts."""
+    """Return whether an entry of a log has rows; a damaged entry counts."""
     try:
         with pa.ipc.open_stream(entry) as batches:
             return any(batch.num_rows for batch in batches)

@@ -68,7 +68,7 @@ class Removal:
             raise Damaged(
                 f"the table {table.id} is dropped, but its files at {table.location!r} stay, because in the same "
                 f"moment {', '.join(sorted(readers))} became a clone of it. Register it again, or drop the clone "
-                "and have `lancekeep repair --remove-tables` remove them"
+                "and have `lancekeep repair --remove-tables` remove the files"
             )
 
     def needed(self, table: Table, clones: Iterable[str], advice: str = FORCE) -> Refused:
@@ -135,7 +135,7 @@ class Removal:
         commits.retry.call(partial(commits.rows.delete, root.base_uri))
         commits.forget()
         if latest is not None:
-            with suppress(LancekeepError):  # fsck removes the records of a clone that is gone
+            with suppress(LancekeepError):  # fsck removes the records of a removed clone
                 self.clones.forget(table.location, *latest)
 
     def remove_leftovers(self, table: Table, keys: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from lancekeep.format.tags import Tag
 
 
 class NamespaceService(Protocol):
-    """The namespaces of a catalog. Errors are those of the methods of `Catalog`."""
+    """The namespaces of a catalog. Raises the errors of the methods of `Catalog`."""
 
     def create(
         self, object_id: ObjectId, properties: Mapping[str, str] | None, *, exist_ok: bool, overwrite: bool
@@ -31,7 +31,7 @@ class NamespaceService(Protocol):
 
 
 class TableService(Protocol):
-    """The tables of a catalog. Errors are those of the methods of `Catalog`."""
+    """The tables of a catalog. Raises the errors of the methods of `Catalog`."""
 
     def find(self, object_id: ObjectId) -> Table: ...
 

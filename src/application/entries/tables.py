@@ -149,8 +149,8 @@ class Tables:
     def _is_created(self, view: CatalogView, object_id: ObjectId) -> bool:
         """Return whether a table has a version.
 
-        A table that is being dropped has none. A damaged one has, and so has one whose versions another commit store
-        manages: neither hides the other tables of a list.
+        A table that is being dropped has none. A damaged table counts as having a version, and so does a table whose
+        versions another commit store manages: neither hides the other tables of a list.
         """
         try:
             return self._ledger.commits.has_versions(self._places.dataset_root(find_table(view, object_id)))
@@ -291,7 +291,7 @@ class Tables:
         if not objects.guarantees.atomic_create:
             objects.put(marker, content)
         elif not objects.put_if_absent(marker, content):
-            raise TableAlreadyExists(f"{table.id}: another has just taken the directory {table.location!r}")
+            raise TableAlreadyExists(f"{table.id}: another writer has just taken the directory {table.location!r}")
         if self._ledger.managed and not hashed:
             self._ledger.commits.forget_predecessor(self._places.dataset_root(table))
         return table
@@ -305,8 +305,8 @@ class Tables:
         source = self._places.moves_from(table)
         if source is not None and is_at(self._ledger.view(), source):
             raise Refused(
-                f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for it, or have "
-                "fsck remove it"
+                f"{root.base_uri} is the copy that a rename makes, or made when it was stopped; wait for the rename, "
+                "or have fsck remove the copy"
             )
         try:
             latest = self._ledger.commits.latest(root)

@@ -27,7 +27,7 @@ from lancekeep.format.tags import Tag
 class Tags:
     """The tags of tables: ``catalog.tags``.
 
-    Identifiers are those of `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound` if the
+    Identifiers are as in `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound` if the
     table does not exist.
     """
 
@@ -143,7 +143,7 @@ def _missing(object_id: ObjectId, name: str) -> TagNotFound:
 def _check(name: str) -> None:
     """Raise `InvalidInput` unless pylance can read a tag of this name.
 
-    It also accepts other letters than those of ASCII, but cannot list any tag afterwards.
+    pylance also creates tags with letters outside of ASCII, but cannot list any tag afterwards.
     """
     wrong = not name or name.startswith(".") or name.endswith((".", ".lock")) or ".." in name
     if wrong or not name.isascii() or not all(each.isalnum() or each in "._-" for each in name):

@@ -25,14 +25,14 @@ class UnfinishedClones:
     _places: Places
 
     def find(self, table: Table) -> BegunClone | None:
-        """Return the unfinished deep clone in a table's directory; None if there is none."""
+        """Return the unfinished deep clone in a table's directory, or None."""
         commits = self._ledger.commits
         begun = commits.retry.call(partial(self._places.begun_clone, table))
         # A clone that was stopped after its commit is complete, though its marker still describes it.
         return None if begun is None or commits.has_versions(self._places.dataset_root(table)) else begun
 
     def refusal(self, table: Table) -> Refused | None:
-        """Return the error for a write to an unfinished clone; None if the table is none."""
+        """Return the error for a write to an unfinished clone; None for any other table."""
         begun = self.find(table)
         if begun is None:
             return None

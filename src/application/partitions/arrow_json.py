@@ -1,6 +1,6 @@
 """Encode Arrow schemas as JsonArrowSchema of the namespace specification.
 
-Type names are those of Lance.
+The names of types are Lance's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LISTS = frozenset({"list", "large_list", "fixed_size_list"})
 def type_json(kind: pa.DataType) -> dict[str, Any]:
     """Return a type as JsonArrowDataType.
 
-    The format has no place for units, time zones and types of dictionary keys.
+    The format cannot express units, time zones and types of dictionary keys.
     """
     if pa.types.is_dictionary(kind):
         return type_json(kind.value_type)

@@ -134,7 +134,7 @@ class PartitionedNamespace:
             InvalidInput: Nothing was written.
             Refused: An expression partitions the namespace, or ``overwrite`` is used next to data of another
                 specification.
-            ConcurrentModification: Other writers kept changing the same partitions, or dropped one. Nothing was
+            ConcurrentModification: Other writers kept changing the same partitions, or dropped a partition. Nothing was
                 published.
             CommitUnknown: The outcome of the commit to one table is unknown. Nothing was published.
             StoreUnavailable: A store did not answer. If it failed during publication, the rows may be published; check
@@ -194,10 +194,10 @@ class PartitionedNamespace:
         """Return the partitions that can hold rows of a filter, as a consistent snapshot.
 
         Args:
-            filter: Tuples ``(column, operator, value)``, all of which must hold; or lists of such tuples, one of which
-                must hold (as in ``pyarrow.parquet``). The operators are ``= != < <= > >= in``, ``not in``, ``is null``
-                and ``is not null``. Text may stand for a date or timestamp. If a column has a time zone, a timestamp
-                without one is UTC.
+            filter: Tuples ``(column, operator, value)``, all of which must hold; or lists of such tuples, where one
+                list must hold (as in ``pyarrow.parquet``). The operators are ``= != < <= > >= in``, ``not in``, ``is
+                null`` and ``is not null``. Text may stand for a date or timestamp. If a column has a time zone, a
+                timestamp without a time zone is UTC.
 
         Raises:
             NamespaceNotFound: The catalog is not partitioned.
@@ -231,7 +231,7 @@ class PartitionedNamespace:
             )
         for field in schema:
             if not field.nullable and table[field.name].null_count:
-                raise InvalidInput(f"the column {field.name!r} takes no nulls, and the data hold some")
+                raise InvalidInput(f"the column {field.name!r} takes no nulls, and the data contain nulls")
         try:
             return table.select(schema.names).cast(schema)
         except (pa.ArrowException, ValueError) as error:

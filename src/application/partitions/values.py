@@ -64,7 +64,9 @@ def with_field_ids(schema: pa.Schema) -> pa.Schema:
         ]
         return pa.schema(numbered, schema.metadata)
     if any(text is None or not text.isdigit() for text in given) or len(set(given)) < len(given):
-        raise InvalidInput(f"either every column has a {FIELD_ID} of its own in its metadata, or none has")
+        raise InvalidInput(
+            f"some columns have a {FIELD_ID} of their own in their metadata; give one to every column, or to none"
+        )
     return schema
 
 
@@ -244,8 +246,10 @@ def literals(predicate: Predicate, field: pa.Field) -> pa.Array:
         if pa.types.is_temporal(field.type) and any(isinstance(value, int | float) for value in predicate.values):
             raise TypeError("a number is no date or timestamp")
         found = pa.array(predicate.values, field.type)
-        if len(found) and not pa.array(predicate.values).cast(field.type).equals(found):  # fails if it loses any
-            raise ValueError("they cannot be told exactly")
+        if len(found) and not pa.array(predicate.values).cast(field.type).equals(
+            found
+        ):  # fails if the cast loses digits
+            raise ValueError("the column cannot hold them exactly")
         return found
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(
@@ -254,7 +258,7 @@ def literals(predicate: Predicate, field: pa.Field) -> pa.Array:
 
 
 def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parse dates or timestamps; those without an offset are UTC."""
+    """Parse dates or timestamps; a timestamp without an offset is UTC."""
     if getattr(kind, "tz", None) is None:
         return texts.cast(kind)
     try:

@@ -108,7 +108,7 @@ class WrittenPartition:
         values: The values of the partition.
         fragments: The fragments.
         plan: The plan from `PartitionWritePlan.place`.
-        location: The location of a new partition; None for an existing one.
+        location: The location of a new partition; None for an existing partition.
     """
 
     values: Values
@@ -174,7 +174,7 @@ class PartitionWriter:
         )
 
     def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
-        """Commit the rows as a version that follows the one that ``base`` publishes.
+        """Commit the rows as a version that follows the version that ``base`` publishes.
 
         Args:
             part: The partition of the write.
@@ -229,7 +229,7 @@ class PartitionWriter:
 
         If the mode is to overwrite, the version has the fragments only.
 
-        Versions after the published one belong to writes that failed or are in progress. Appending to them would
+        Versions after the published version belong to writes that failed or are in progress. Appending to them would
         publish them, so the published version is restored first. Lance rebases silently: a commit that is not the very
         next version holds rows of other writers, and stays unpublished too.
         """
@@ -254,7 +254,7 @@ class PartitionWriter:
         )
 
     def _again(self, base: Partition) -> Partition:
-        """Return the partition as it is published now."""
+        """Return the partition with the version that is published now."""
         entry = self.ledger.view().find(base.table.id.key)
         if entry is None or entry.location != base.table.location:
             raise ConcurrentModification(f"the partition {base.table.id} was dropped; nothing was published")

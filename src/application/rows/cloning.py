@@ -92,7 +92,7 @@ class Cloning:
         return table
 
     def _deep(self, source: Table, root: DatasetRoot, target: ObjectId, version: int | str | None) -> Table:
-        """Create a deep clone, or complete one that was stopped.
+        """Create a deep clone, or complete a deep clone that was stopped.
 
         The marker in the directory of the target describes the clone until it is complete. So a repeated call builds
         the same manifest.

@@ -3,7 +3,7 @@
 The engine rewrites fragments. Its own commit first reserves fragment ids by a version of its own, and repeats whole
 reads after each lost version. Lancekeep commits the rewrite as one version, which it rebases in memory on the appends
 that came between (table format, "Conflict Resolution"). If an index covers a rewritten fragment, the engine has to
-rewrite it too, and commits.
+rewrite the index too, and commits.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ REPEATED = (ConcurrentModification, CommitRefused)
 
 
 def given_up(object_id: ObjectId, refusal: Exception) -> ConcurrentModification:
-    """Return the error after all attempts; it gives the reason of the last one."""
+    """Return the error after all attempts; it gives the reason of the last attempt."""
     return ConcurrentModification(
-        f"{object_id}: {ATTEMPTS} compactions were refused, and nothing was committed. The last one: {refusal}"
+        f"{object_id}: {ATTEMPTS} compactions were refused, and nothing was committed. The last refusal: {refusal}"
     )
 
 
@@ -55,7 +55,7 @@ class Compactions:
     def compact(self, object_id: ObjectId, target_rows: int) -> Committed | None:
         """Compact a table; see `Catalog.compact`."""
         if target_rows < 1:
-            raise InvalidInput(f"target_rows is 1 or more, not {target_rows}")
+            raise InvalidInput(f"target_rows is at least 1; found {target_rows}")
         root = self.root(object_id)
         for _ in range(ATTEMPTS):
             rewritten = self._writes.examine(

@@ -1,8 +1,8 @@
 """Records of the digests of a table's files, beside these files.
 
 A record is an object ``.lancekeep-digests/{digest of its content}.jsonl`` in the directory of a history. Records are
-only added, or replaced by one with all of their contents, so concurrent writers lose none. If several records name a
-file, each of their digests is valid: a version may have been removed, and its number used again.
+only added, or replaced by one record with all of their contents, so concurrent writers lose none. If several records
+name a file, each of their digests is valid: a version may have been removed, and its number used again.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Digests:
     def merge(
         self, history: str, found: Iterable[tuple[str, FileDigest]], present: Collection[str], records: Collection[str]
     ) -> None:
-        """Replace records by one.
+        """Replace records by one record.
 
         Args:
             history: The key of the root of the history.
             found: Digests to add.
-            present: The names of the files that exist. Others are left out.
+            present: The names of the files that exist. Other files are left out.
             records: The keys of the records to replace. They existed before the files were listed.
 
         Raises:
@@ -99,7 +99,7 @@ class Digests:
         self._replace(history, before, {*found, *kept})
 
     def fold(self, history: str, removed: Collection[str] = ()) -> None:
-        """Replace all records by one, without the digests of removed files.
+        """Replace all records by one record, without the digests of removed files.
 
         The names of these files may be used again.
 
@@ -123,7 +123,7 @@ class Digests:
         return {info.key for info in self._listed(history)}
 
     def _replace(self, history: str, before: Sequence[_Record], kept: Collection[tuple[str, FileDigest]]) -> None:
-        """Add a record, and remove those whose contents it has; it may have the name of one of them."""
+        """Add a record, and remove the records whose contents it has; it may have the name of such a record."""
         record = self.add(history, kept) if kept else ""
         for info, _ in before:
             if info.key != record:

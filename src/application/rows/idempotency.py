@@ -90,7 +90,7 @@ class IdempotentRequests:
     """The keyed requests of one catalog.
 
     The log of a request is a directory of numbered entries, which are created by put-if-absent. A request that is not
-    repeated costs two requests to the object store, and a third one if it commits a version.
+    repeated costs two requests to the object store, and a third request if it commits a version.
     """
 
     def __init__(self, ledger: Ledger, places: Places, versions: Versions) -> None:
@@ -223,7 +223,7 @@ class _Log:
         self.claimed: list[Claimed] = []
 
     def begin(self, mine: Begun) -> Begun:
-        """Append the first entry; return it, or that of an earlier attempt."""
+        """Append the first entry; return it, or the entry of an earlier attempt."""
         first = self._append(0, mine)
         return first if isinstance(first, Begun) else mine
 
@@ -239,7 +239,7 @@ class _Log:
         raise AssertionError("a log ends")
 
     def append(self, entry: Entry) -> Entry | None:
-        """Append an entry; return the entry of another attempt if that one was faster."""
+        """Append an entry; return the entry of another attempt if that attempt was faster."""
         found = self._append(self.length, entry)
         if found == entry:
             self._keep(entry)
@@ -326,7 +326,7 @@ class _Running:
         self.settle()
         if self.committed is None:
             token = members()
-            # Only one manifest can become the version, so a claim that is not settled excludes this one.
+            # Only one manifest can become the version, so a claim that is not settled excludes this claim.
             exclusive = all(_same_version(claimed.token, token) for claimed in self._log.claimed)
             if exclusive and self._log.claim(token) is None:
                 return
@@ -368,7 +368,7 @@ class _Running:
         return self._resumes
 
     def settle(self) -> Committed | AllCommitted | None:
-        """Return the commit of an earlier claim; None if none was committed.
+        """Return the commit of an earlier claim; None if no claim was committed.
 
         A claimed version that is still free is committed by this call if its manifest is staged. Otherwise the claim
         stays, and only a commit of the same version may follow it.

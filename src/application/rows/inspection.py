@@ -105,7 +105,9 @@ class Inspection:
         for table in self._tables.usable():
             if f"{path}/".startswith(f"{table.location}/"):
                 return table.id, path[len(table.location) + 1 :]
-        raise TableNotFound(f"{location} is neither a table of the catalog at {self._places.root_uri} nor below one")
+        raise TableNotFound(
+            f"{location} is neither a table of the catalog at {self._places.root_uri} nor a file below a table"
+        )
 
     def _manifest(self, content: bytes, name: str, most: int) -> dict[str, Any]:
         described = describe_manifest(content, name, most)

@@ -43,7 +43,7 @@ def check_rows(rows: Any, rules: Rules) -> None:
 def checked(reader: Any, rules: Rules) -> Iterator[Any]:
     """Yield a stream that fails at the first batch with a row that violates a rule.
 
-    An engine that reads the stream may raise another error then; it is replaced by that of the rule.
+    An engine that reads the stream may then raise another error, which is replaced by the error of the rule.
     """
     if not rules:
         yield reader

@@ -38,7 +38,7 @@ PATIENCE = 30.0
 class TableData:
     """The rows of tables: ``catalog.data``.
 
-    Identifiers are those of `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
+    Identifiers are as in `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
     Changes raise the errors of `Catalog.write`. Queries raise `TableNotFound`, `VersionNotFound`, `BranchNotFound`,
     `ColumnNotFound` and, for a malformed query, `InvalidInput`.
     """

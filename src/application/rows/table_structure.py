@@ -29,7 +29,7 @@ _OF_BRANCHES = {
 class TableStructure:
     """The indexes, columns, metadata and base paths of tables: ``catalog.structure``.
 
-    Identifiers are those of `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
+    Identifiers are as in `Catalog`. ``branch`` None is the main history, and ``version`` None is the latest version.
     Every change is one version, and raises the errors of `Catalog.write`. Every method raises `TableNotFound`,
     `BranchNotFound` or `VersionNotFound` if the object does not exist.
     """

@@ -51,7 +51,7 @@ from lancekeep.ports.table_engine import StagedVersion
 
 _ATTEMPTS = 20
 _MODEST = 4
-"""The lost attempts after which a committer of appends has to wait; on local files it may be faster for ever."""
+"""The lost attempts after which a committer of appends has to wait; on local files it may always be faster."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
@@ -94,7 +94,7 @@ class TableTransactions:
         Args:
             object_id: The table.
             transaction: The transaction.
-            base: The transaction file of the version that it read.
+            base: The transaction file of the version that the transaction read.
             detached: Commit a detached version.
             by_engine: The engine wrote the new files; they may have the legacy format.
         """
@@ -167,8 +167,8 @@ class TableTransactions:
             pause = min(2 * pause, _LONGEST_PAUSE)
             latest = self._latest(object_id, known, transaction, base)
         raise ConcurrentModification(
-            f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat it "
-            "when fewer writers are active"
+            f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat the "
+            "commit when fewer writers are active"
         )
 
     def require_own_indexes(self, object_id: ObjectId) -> None:
@@ -219,7 +219,7 @@ class TableTransactions:
     def _settled(
         self, root: DatasetRoot, transaction: Transaction, previous: TableVersion, built: Approved
     ) -> Approved:
-        """Return a version whose indexes have no entries of rows that moved, and write the index files it needs."""
+        """Return a version whose indexes have no entries of rows that moved, and write its index files."""
         if not isinstance(transaction.operation, Update) or not previous.indices:
             return built
         settled = self._ledger.commits.settled_indexes.built(root, previous, built.content)

@@ -66,7 +66,7 @@ class TransactionRecords:
     def describe(self, names: Sequence[str]) -> TransactionRecord:
         """Return the record of a transaction.
 
-        A transaction file that no version names is `RUNNING`: its writer runs still, or has crashed.
+        A transaction file that no version names is `RUNNING`: its writer is still running, or has crashed.
 
         Raises:
             TransactionNotFound: There is no such transaction.
@@ -105,8 +105,8 @@ class TransactionRecords:
             token = CommitToken.parse("".join(names))
         except InvalidInput as error:
             raise TransactionNotFound(
-                "the id of a transaction is that of its table and the uuid of its transaction file, or the token of a "
-                f"commit of unknown outcome; found {list(names)!r:.200}"
+                "the id of a transaction is the id of its table with the uuid of its transaction file, or the token "
+                f"of a commit of unknown outcome; found {list(names)!r:.200}"
             ) from error
         return parse_token(token, self._ledger.view(), self._places.base_uri, self._places.dataset_root)
 
@@ -146,7 +146,7 @@ class TransactionRecords:
         return self._ledger.commits.retry.call(look)
 
     def _without_file(self, root: DatasetRoot, uuid: str) -> tuple[int, str] | None:
-        """Return the version whose manifest names a transaction, and its file's name. It reads the latest first.
+        """Return the version whose manifest names a transaction, and its file's name. The latest version is read first.
 
         A group of appends writes no transaction file: its manifest holds the transaction.
         """
@@ -158,7 +158,7 @@ class TransactionRecords:
         return None
 
     def _in_history(self, object_id: ObjectId, root: DatasetRoot, file: str) -> TransactionRecord:
-        """Return the record of a transaction. Its version follows the one that it has read, if it has any."""
+        """Return the record of a transaction. Its version, if any, follows the version that it has read."""
         branch = root.key.partition(f"/{BRANCHES}/")[2] if root.is_branch else None
         read_version = int(file.partition("-")[0])
         latest = self._ledger.commits.latest(root)

@@ -83,7 +83,7 @@ class Transaction:
     def write(
         self, identifier: Identifier, data: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Write data to a table; arguments and errors are those of `Catalog.write`.
+        """Write data to a table; takes the arguments of `Catalog.write`.
 
         The transaction creates one version of each table. So later writes to the same table must use ``append``, with
         the columns of the first write.
@@ -112,14 +112,17 @@ class Transaction:
         """
         self._require_open()
         if plan.table in self._pending:
-            raise InvalidInput(f"{plan.table}: the transaction has written to this table already; it has one plan")
+            raise InvalidInput(
+                f"{plan.table}: the transaction has written to this table already; give all fragments of a table "
+                "together"
+            )
         self._pending[plan.table] = _Write(plan, list(fragments), own=False)
 
     # -- the block ----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._open or self._pending:
-            raise InvalidInput("a transaction is for one block; begin another with catalog.transaction()")
+            raise InvalidInput("a transaction is for one block; begin a new transaction with catalog.transaction()")
         self._open = True
         return self
 
@@ -198,7 +201,7 @@ class Transaction:
                 self._versions.commits.objects.delete(each.manifest_path)
 
     def _settled(self, outcome: TransactionOutcome) -> AllCommitted | Conflict:
-        """Return the outcome; resolve an unknown one."""
+        """Return the outcome; resolve an unknown outcome."""
         if isinstance(outcome, Unknown):
             outcome = TransactionCommits(self._versions.commits).resolve(outcome.token)
         if isinstance(outcome, Unknown):

@@ -182,7 +182,7 @@ class Versions:
         See `NamingSchemes.require_one`.
 
         Raises:
-            Damaged: They mix both schemes.
+            Damaged: The names mix both schemes.
         """
         self._ledger.commits.naming_schemes.require_one(self.dataset_root(table).branch(branch))
 
@@ -203,7 +203,7 @@ class Versions:
         """Commit a detached version of a table.
 
         A relocation or a rename copies the versions that were committed before the entry changed. Later, the latest
-        version is gone from the old directory, which may be that of another table.
+        version is missing in the old directory, which may belong to another table.
 
         Raises:
             CommitRefused: The table was moved or dropped during the commit.
@@ -291,7 +291,7 @@ class Versions:
         scheme: NamingScheme | None = None,
         noted: bool = True,
     ) -> tuple[Outcome, Sequence[bytes]]:
-        """Make a version that this process has built the next one of a table.
+        """Make a version that this process has built the next version of a table.
 
         See `TableCommits.commit_built`. Unless ``noted``, the caller notes the version for `recorder`.
 
@@ -379,7 +379,7 @@ class Versions:
             )
 
     def _require_columns(self, table: Table, branch: str | None, staged: Callable[[], bytes]) -> None:
-        """Check that a new version of a partition keeps the columns; reads both manifests if it is one.
+        """Check that a new version of a partition keeps the columns; for a partition, reads both manifests.
 
         Raises:
             Refused: The columns differ.
@@ -419,7 +419,7 @@ class Versions:
         A rename copies versions that are committed while the entry names the old location. If the catalog has changed
         since version ``before``, the entry may belong to a new table in the same directory, or the new version may have
         turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing, or
-        it is such a version itself: then its older data files are missing.
+        was committed in the same way: then its older data files are missing.
         """
         view = self._ledger.fresh()
         entry = view.find(table.id.key)
@@ -468,9 +468,10 @@ class Versions:
         return outcome
 
     def is_free(self, token: CommitToken) -> bool:
-        """Return whether the version of an unknown commit is the next one of its table.
+        """Return whether the version of an unknown commit is its table's next version.
 
-        Then either this commit or another one becomes the version, if the final manifest is created by put-if-absent.
+        Then either this commit or another commit becomes the version, if the final manifest is created by
+        put-if-absent.
         """
         places, commits = self._places, self._ledger.commits
         known, gone = parse_token(token, self._ledger.view(), places.base_uri, places.dataset_root)
@@ -502,7 +503,7 @@ class Versions:
         return self._ledger.commits.delete(root, doomed)
 
     def _tagged(self, root: DatasetRoot) -> set[int]:
-        """Return the tagged versions of a history. Histories share numbers, and a tag names one of them."""
+        """Return the tagged versions of a history. Histories share numbers; a tag belongs to one history."""
         found = self._history(self._places.location(root))
         if found is None or not root.is_branch:
             return self._tag_files.tagged_versions(root, None)

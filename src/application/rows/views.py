@@ -41,7 +41,7 @@ class Refreshed:
 
     Attributes:
         version: The version of the view.
-        source: The version of the source that it holds; None if a server does not know it.
+        source: The version of the source whose rows it holds; None if a server does not know it.
         how: What the refresh did.
         job: The id of the transaction that holds the refresh; None if it is not known.
     """
@@ -55,11 +55,11 @@ class Refreshed:
 class Views:
     """The materialized views of kind ``query``: ``catalog.views``.
 
-    Identifiers are those of `Catalog`.
+    Identifiers are as in `Catalog`.
 
     A view is a table with the property of a `ViewDefinition`. A refresh is one version of it, whose transaction names
-    the version of the source; it is committed as the version after the one that the refresh has read, or not at all.
-    So each row of the source is in the view once, also after concurrent or interrupted refreshes.
+    the version of the source; the version is committed directly after the version that the refresh has read, or not at
+    all. So each row of the source is in the view once, also after concurrent or interrupted refreshes.
     """
 
     def __init__(self, tables: TableService, writes: WriteService, engine: TableEngine) -> None:
@@ -94,7 +94,7 @@ class Views:
             TableNotFound, VersionNotFound: The view or its source does not exist.
             InvalidInput: The table is no view.
             SchemaMismatch: The query has other columns than the view.
-            ConcurrentModification: Others kept changing the view.
+            ConcurrentModification: Other writers kept changing the view.
         """
         object_id = ObjectId.of(identifier)
         definition = self.definition(object_id)
@@ -103,13 +103,14 @@ class Views:
                 return self._attempt(object_id, definition, version)
             except (ConcurrentModification, VersionTaken):
                 continue
-        raise ConcurrentModification(f"others changed the view {object_id} at each of {_ATTEMPTS} attempts")
+        raise ConcurrentModification(
+            f"other writers changed the view {object_id} at each of {_ATTEMPTS} attempts; refresh it again"
+        )
 
     def refresh_due(self) -> Mapping[ObjectId, Refreshed | LancekeepError]:
         """Refresh every view with ``auto_refresh`` whose source has changed.
 
-        Returns:
-            What each of these views became, or the error that it met.
+        Returns: The result or the error of each of these views.
         """
         outcomes: dict[ObjectId, Refreshed | LancekeepError] = {}
         for table in self._tables.usable():

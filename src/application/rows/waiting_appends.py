@@ -67,7 +67,7 @@ class Append:
         return self._claims.get()
 
     def answer(self) -> None:
-        """Let the thread of the append continue, then that of the following append."""
+        """Let the thread of the append continue, then the thread of the following append."""
         self._tokens.put(None)
         if self.is_left:
             self._answer_following()

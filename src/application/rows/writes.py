@@ -177,7 +177,7 @@ class Writes:
         if latest is None and write_mode is WriteMode.APPEND:
             self._versions.unfinished_clones.refuse(table)
             raise TableNotFound(
-                f"the table {object_id} is only declared: it has no version to append to. Make the first one with "
+                f"the table {object_id} is only declared: it has no version to append to. Write the first version with "
                 "mode='overwrite'"
             )
         read_version = 0 if latest is None else latest.version
@@ -214,7 +214,7 @@ class Writes:
         """Commit a native change; ``indexes``: one that creates indexes.
 
         With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
-        the engine loses to them costs it seconds, and them a pause.
+        the engine loses to appends costs the engine seconds, and the appends a pause.
 
         Unless ``noted``, the change makes no version of this history, so a version that the engine commits without a
         callback is not noted for `Versions.recorder`.
@@ -300,7 +300,7 @@ class Writes:
         self._published.require_no_new_rows(object_id)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is no partition; see the method of `Versions`."""
+        """Check that a table is no partition; see `Versions.require_columns_may_change`."""
         self._versions.require_columns_may_change(object_id)
 
     def _require_columns(self, object_id: ObjectId, schema: Any) -> None:
@@ -489,7 +489,7 @@ class Writes:
         if latest is None:
             self._versions.unfinished_clones.refuse(table)
             raise VersionNotFound(
-                f"the table {table.id} is only declared: it has no version to open yet. Make the first one with "
+                f"the table {table.id} is only declared: it has no version to open yet. Write the first version with "
                 f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
             )
         if branch is not None and commits.latest(root.branch(branch)) is None:
@@ -503,7 +503,7 @@ class Writes:
 
     @contextmanager
     def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
-        """Raise the cause with its remedy instead, if it is a lost version or an unfinished clone."""
+        """Raise the cause with its remedy instead, if the cause is a lost version or an unfinished clone."""
         try:
             yield
         except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
@@ -538,7 +538,7 @@ class Writes:
 
 
 def until_committed() -> Retry:
-    """Repeat a change that others have overtaken, for 30 s."""
+    """Repeat a change that other writers have overtaken, for 30 s."""
     return Retry(30.0, first=0.02, retried=(ConcurrentModification, VersionTaken))
 
 

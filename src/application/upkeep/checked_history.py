@@ -64,7 +64,7 @@ def gaps(branch: str, history: History, held: set[Reference]) -> Iterator[tuple[
 def has_version(histories: Mapping[str, History | None], reference: Reference) -> bool:
     """Return whether a version exists; 0 stands for any version.
 
-    An unreadable history counts as having it.
+    An unreadable history counts as having every version.
     """
     if reference.branch not in histories:
         return False
@@ -75,7 +75,7 @@ def has_version(histories: Mapping[str, History | None], reference: Reference) -
 def kept(histories: Mapping[str, History], held: set[Reference]) -> Iterator[Version]:
     """Yield the versions to which a reader has a reference.
 
-    These are the latest version of each history, those that a tag or branch refers to, and detached ones.
+    These are the latest version of each history, the versions that a tag or branch refers to, and detached versions.
     """
     for branch, history in sorted(histories.items()):
         numbers = {one.version for one in held if one.branch == branch} & set(history.finals)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @attrs.define
 class _Branch:
-    """The objects of one history of a table, and those to remove.
+    """The objects of one history of a table, and the objects to remove.
 
     Attributes:
         name: The branch; empty for the main history.
@@ -149,7 +149,7 @@ class Cleanup:
         require_span(self.older_than, "older_than")
         require_span(self.grace)
         if self.keep < 1:
-            raise InvalidInput(f"keep is {self.keep}; the latest version always stays, so it is at least 1")
+            raise InvalidInput(f"keep is {self.keep}; the latest version always stays, so give at least 1")
         datasets = [*self._look(files=True), *self._tiers()]
         self._choose(datasets)
         if not dry_run:
@@ -414,13 +414,13 @@ class Cleanup:
                     self.progress(at, len(branch.unneeded), f"removing files of {dataset.name}")
                     self._retry(partial(objects.delete, info.key))
                 for directory in {posixpath.dirname(info.key) for _, info in branch.unneeded}:
-                    if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
+                    if posixpath.basename(directory) not in DIRECTORIES:  # such as the directory of an index
                         objects.prune(directory)
                 if dataset.has_digests:
                     self._forget_digests(branch)
 
     def _forget_digests(self, branch: _Branch) -> None:
-        """Merge the records of digests, without those of removed files."""
+        """Merge the records of digests, without the digests of removed files."""
         manifests = (branch.versions[version] for version in branch.doomed)
         gone = (*manifests, *(info for _, info in branch.unneeded))
         prefix = f"{branch.root.key}/"
@@ -450,7 +450,7 @@ class Cleanup:
 
 
 def _spare_tiers(datasets: Iterable[_Dataset], refusals: Iterable[str]) -> None:
-    """Refuse to clean any tier if a manifest of the catalog cannot be read, because it may name files there."""
+    """Clean no tier if a manifest of the catalog cannot be read: the manifest may name files there."""
     reason = next(filter(None, refusals), "")
     for dataset in datasets:
         if dataset.tier is not None and reason:

@@ -48,7 +48,7 @@ def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -
     """Fence a history in its store, and copy its rows to the target. Idempotent.
 
     Returns:
-        The number of rows in ``target``, which were compared with those of ``source``.
+        The number of rows in ``target``, which were compared with the rows of ``source``.
 
     Raises:
         Damaged: The target holds other versions; see `_require_room`.

@@ -43,12 +43,12 @@ class ContentChecks:
         """Return the finding on a latest version that only a backup can restore."""
         older = max((version for version in history.finals if version < history.latest), default=None)
         if older is None:
-            way = "forget the versions that are gone"
+            way = "forget the missing versions"
             then = (
                 "Then write(…, mode='overwrite') makes a new first version; `lancekeep drop` removes the table instead"
             )
         else:
-            way, then = f"go back to version {older}", f"That gives up what version {history.latest} committed"
+            way, then = f"go back to version {older}", f"That gives up the commit of version {history.latest}"
         meaning = (
             f"{what}. Put the manifest back from a backup. Without one, `lancekeep repair --deep --accept-loss` "
             f"(fsck(repair=True, accept_loss=True)) would {way}. {then}"
@@ -96,7 +96,7 @@ class ContentChecks:
     def _of_manifests(
         self, histories: Mapping[str, History], versions: Iterable[Version]
     ) -> Iterator[tuple[Finding, Repair | None]]:
-        """Yield manifests that cannot be read, other than the latest ones."""
+        """Yield manifests that cannot be read, other than the latest manifests."""
         heads = {history.finals[max(history.finals)].key for history in histories.values() if history.finals}
         titles = {history.root: history.title for history in histories.values()}
         for version in versions:
@@ -149,9 +149,8 @@ class ContentChecks:
             else:
                 way = f"restore version {older}"
                 meaning = (
-                    f"{what}. Without one, `lancekeep repair --deep --accept-loss` "
-                    f"(fsck(repair=True, accept_loss=True)) would {way} as a new version. That gives up what was "
-                    "committed since"
+                    f"{what}. Without one, `lancekeep repair --deep --accept-loss` (fsck(repair=True, "
+                    f"accept_loss=True)) would {way} as a new version. That gives up all later commits"
                 )
                 yield (
                     Finding(kind, history.title, meaning, way if self.accept_loss else ""),

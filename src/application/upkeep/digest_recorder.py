@@ -217,7 +217,7 @@ class DigestRecorder:
         commits = self._ledger.commits
         record = Digests(commits.objects, commits.retry).add(history, digests)
         if commits.retry.call(partial(commits.objects.head, proof)) is None:
-            # The table was dropped. Another one at the same place has manifests of the same names.
+            # The table was dropped. Another table at the same place has manifests of the same names.
             commits.retry.call(partial(commits.objects.delete, record))
 
     def _read(self, root: DatasetRoot, history: DatasetRoot, number: int, path: str) -> _Found:
@@ -268,7 +268,7 @@ def _hashed(history: str, contents: Sequence[tuple[str, bytes]], manifest: tuple
 
 def _warn(note: _Note, error: Exception) -> None:
     _LOG.warning(
-        "%s: the digests of version %d, and perhaps of those before it, are not recorded: %s. `lancekeep digest` "
+        "%s: the digests of version %d, and perhaps of earlier versions, are not recorded: %s. `lancekeep digest` "
         "records them",
         note.history.base_uri,
         note.version,

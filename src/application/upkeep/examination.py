@@ -57,8 +57,8 @@ class Unreadable:
 def kept_versions(commits: TableCommits, root: DatasetRoot) -> Iterator[Kept | Unreadable]:
     """Yield the versions of a table to which a reader has a reference.
 
-    These are the latest version of each history, the latest one of the table first, then the versions of tags and those
-    at which branches begin, and detached versions.
+    These are the latest version of each history, the main history first, then the versions of tags, the versions at
+    which branches begin, and detached versions.
     """
     histories = commits.retry.call(partial(commits.histories, root))
     latest = set[Version]()
@@ -101,7 +101,7 @@ def _referenced(commits: TableCommits, root: DatasetRoot) -> Iterator[Version | 
             yield _version(history, row)
             if size not in (0, found.size):
                 reason = f"it says that the manifest of version {row.version} has {size:,} bytes, not {found.size:,}"
-                yield Unreadable(info.key, f"{reason}. It or the manifest is damaged")
+                yield Unreadable(info.key, f"{reason}. The reference or the manifest is damaged")
         elif "/tags/" in info.key:
             yield Unreadable(info.key, f"it names version {reference.version}, which does not exist")
 
@@ -122,8 +122,8 @@ def examine(commits: TableCommits, version: Version) -> TableVersion:
     """Decode the manifest of a version completely, and judge what it says.
 
     Raises:
-        ObjectNotFound: It does not exist.
-        Damaged: It cannot be read, or the table engine could not read the version.
+        ObjectNotFound: The manifest does not exist. Damaged: The manifest cannot be read, or the table engine could not
+            read the version.
         Unsupported: Readers of the table need a feature that is not known here.
     """
     content = _content(commits, version.key)

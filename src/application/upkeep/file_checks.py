@@ -153,7 +153,7 @@ class FileChecks:
         return None
 
     def _deletion_fault(self, version: Version, key: str, reference: FileReference, size: int) -> FileFault | None:
-        """Decode a deletion file. The engine must not meet a damaged one: its allocations are unbounded."""
+        """Decode a deletion file. The engine must not read a damaged file: its allocations are unbounded."""
         assert reference.deletion is not None
         if size > MOST_BYTES:
             return FileFault(

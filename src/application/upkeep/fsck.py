@@ -39,7 +39,7 @@ from lancekeep.ports.object_store import ObjectInfo
 
 _HASHED = re.compile(r"[0-9a-f]{8}_[^/]+")
 Progress = Callable[[int, int, str], None]
-"""Called with the number of completed steps, their total, and the name of the next."""
+"""Called with the number of completed steps, their total, and the name of the next step."""
 
 
 class Kind(Enum):
@@ -212,7 +212,7 @@ class Fsck:
     def _unfinished(self, table: Table) -> tuple[Finding | None, BegunClone | None]:
         """Return the finding on an unfinished deep clone and the clone; None if the table is none.
 
-        Repair removes it only if every file is one that this clone wrote.
+        Repair removes the clone only if this clone wrote every file.
         """
         begun = UnfinishedClones(self.ledger, self.places).find(table)
         if begun is None:
@@ -288,7 +288,7 @@ class Fsck:
         for key in done:
             self.places.objects.delete(key)
             directory = posixpath.dirname(key)
-            if posixpath.basename(directory) not in DIRECTORIES:  # such as that of an index
+            if posixpath.basename(directory) not in DIRECTORIES:  # such as the directory of an index
                 self.places.objects.prune(directory)
         return {key: attrs.evolve(finding, repaired=key in done) for key, finding in leftovers.items()}
 
@@ -313,7 +313,7 @@ class Fsck:
             repair = "remove the directory" if self.remove_tables and not foreign else ""
             found = Finding(Kind.FENCE, directory, meaning, repair)
         elif MOVING_MARKER in names and not foreign and self._still_at_its_source(key, names):
-            meaning = "the copy of a table that a rename left when it was stopped; the table is where it was"
+            meaning = "the copy of a table that a rename left when it was stopped; the table is at its former place"
             found = Finding(Kind.UNREFERENCED, directory, meaning, "remove the directory")
         elif any(name.startswith((f"{VERSIONS}/", f"{BRANCHES}/")) and _is_committed(name) for name in names):
             kind = Kind.DEREGISTERED if DEREGISTERED_MARKER in names else Kind.UNREGISTERED
@@ -325,11 +325,13 @@ class Fsck:
             meaning = f"no entry refers to it, and repair leaves it: {_described(foreign)}"
             return Finding(Kind.FOREIGN, directory, meaning), []
         elif own_name or all(map(is_own, names)):
-            meaning = "no entry refers to it, and it is no table: an operation that lost or was stopped left it"
+            meaning = (
+                "no entry refers to it, and it is no table: an operation that lost or was stopped left the directory"
+            )
             repair = "remove the directory" if any(map(is_mark, names)) else ""
             found = Finding(Kind.UNREFERENCED, directory, meaning, repair)
         else:
-            meaning = "no entry refers to it, and a catalog does not make such directories"
+            meaning = "no entry refers to it, and the name is not one that a catalog gives"
             return Finding(Kind.FOREIGN, directory, meaning), []
         return self._unless_young(found, infos), [info.key for info in infos]
 
@@ -425,7 +427,7 @@ def unless_young(finding: Finding, infos: Sequence[ObjectInfo], grace: timedelta
         return finding
     if all(info.modified is not None and info.modified <= now - grace for info in infos):
         return finding
-    meaning = f"{finding.meaning} (it is younger than {grace}, so someone may still be at it)"
+    meaning = f"{finding.meaning} (it is younger than {grace}, so a writer may still be running)"
     return attrs.evolve(finding, meaning=meaning, repair="")
 
 
@@ -467,7 +469,7 @@ def _misfits(entries: Iterable[ManifestEntry]) -> Iterator[Finding]:
 
 def _overlap(name: ObjectId, other: str, location: str) -> Finding:
     meaning = (
-        f"its directory {location!r} is that of {ObjectId.from_key(other)}, or lies in it: dropping one removes files "
+        f"its directory {location!r} belongs to {ObjectId.from_key(other)}, or lies in it: dropping one removes files "
         "of both; deregister one of them"
     )
     return Finding(Kind.OVERLAP, str(name), meaning)

@@ -15,7 +15,7 @@ class Lease:
     """A lease with a fencing token: the number of the newest object in a directory.
 
     The holder renews it by the next number. A worker that sees the same number for a whole term, by its own monotonic
-    clock, creates the next one by put-if-absent, which one worker wins. No clock is compared with another.
+    clock, creates the next object by put-if-absent, which one worker wins. No clock is compared with another.
 
     Args:
         objects: The object store.

@@ -3,7 +3,7 @@
 Table format, "Manifest Naming Schemes". The commit store decides which version is next, so one version switches the
 scheme: it is committed under a V2 name, and a version after a V2 name gets a V2 name, whatever its writer staged. Then
 the older manifests are copied to their V2 names, their rows are changed, and their V1 names are removed. Each version
-has a name and a row at every moment. If the migration is interrupted at any point, the next one completes it.
+has a name and a row at every moment. If the migration is interrupted at any point, the next migration completes it.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class ManifestNamesMigration:
         histories = [each for each in self.commits.histories(root) if self._versions(each, _V1) or self._stale(each)]
         if histories and self.commits.rows.guarantees.derived:
             raise Unsupported(
-                f"{self.name}: no commit store decides its next version, so a writer of V1 names and one of V2 names "
-                "could commit the same version. Move the catalog to a commit store with change_commit_store first, or "
-                "stop all writers and call migrate_manifest_paths_v2 of pylance. Nothing was changed"
+                f"{self.name}: no commit store decides its next version, so a writer of V1 names and a writer of V2 "
+                "names could commit the same version. Move the catalog to a commit store with change_commit_store "
+                "first, or stop all writers and call migrate_manifest_paths_v2 of pylance. Nothing was changed"
             )
         for history in histories:
             self._require_plain_readers(history)
@@ -132,7 +132,7 @@ class ManifestNamesMigration:
     # -- steps --------------------------------------------------------------------------------------------------
 
     def _switch(self, root: DatasetRoot) -> int | None:
-        """Commit a version without changes under a V2 name, unless the latest version has one."""
+        """Commit a version without changes under a V2 name, unless the latest version has a V2 name."""
         for _ in range(_ATTEMPTS):
             latest = self.commits.latest(root)
             if latest is None or scheme_of(latest) is _V2:
@@ -146,8 +146,8 @@ class ManifestNamesMigration:
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(self.name)).version
         raise ConcurrentModification(
-            f"{self.name}: other writers committed {_ATTEMPTS} versions in between; nothing was changed. Repeat it "
-            "when fewer writers are active"
+            f"{self.name}: other writers committed {_ATTEMPTS} versions in between; nothing was changed. Repeat the "
+            "migration when fewer writers are active"
         )
 
     def _copy(self, root: DatasetRoot, version: int) -> None:
@@ -160,7 +160,7 @@ class ManifestNamesMigration:
             elif self._get(target) != content:
                 raise Damaged(
                     f"{root.base_uri}: version {version} has two manifests, {source!r} and {target!r}, with different "
-                    "bytes. Find out which one its writer committed, and move the other one away"
+                    "bytes. Find out which manifest its writer committed, and move the other manifest away"
                 )
         except ObjectNotFound:
             return  # garbage collection, or another migration, removed it in between

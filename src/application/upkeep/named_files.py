@@ -35,7 +35,7 @@ class NamedFile:
         name: Its name in these records: its path below ``history``, or a URI.
         key: Its key; a URI for a file in another object store.
         size: Its size in bytes.
-        source: The dataset that it was cloned from, whose records name it, too; None for other files.
+        source: The dataset from which the file was cloned, and whose records name it, too; None for other files.
     """
 
     history: str

@@ -55,7 +55,7 @@ class Relocation:
         if not self._catch_up():
             raise ConcurrentModification(
                 f"{self._source.base_uri}: other writers kept committing while it was copied for its new name; nothing "
-                "was changed. Rename it again when fewer writers are active."
+                "was changed. Rename the table again when fewer writers are active."
             )
 
     def carry_over(self) -> None:
@@ -144,8 +144,8 @@ class Relocation:
     def _copy_versions(self, infos: Mapping[str, ObjectInfo]) -> None:
         """Create versions at the target, and record them in the commit store.
 
-        The oldest is first: if the target has a version of its own, no version that follows another one may be created
-        after it.
+        The oldest is first: if the target has a version of its own, no version that follows another version may be
+        created after it.
         """
         created = []
         for key in sorted(infos, key=_version):
@@ -186,8 +186,8 @@ class Relocation:
                 self._objects.put(target, content)
         if not created and self._objects.get(target) != content:
             raise ConcurrentModification(
-                f"{self._source.base_uri} and {self._target.base_uri} each have a {key}, not the same: another writes "
-                "into the copy, which has been registered as a table"
+                f"{self._source.base_uri} and {self._target.base_uri} each have a {key}, with different content: "
+                "another writer writes into the copy, which has been registered as a table"
             )
 
     def _source_key(self, key: str) -> str:
@@ -199,7 +199,7 @@ class Relocation:
     def _torn(self, reason: str) -> Damaged:
         return Damaged(
             f"the table moved from {self._source.base_uri} to {self._target.base_uri}, but {reason}. Nothing was "
-            "removed: stop the writers of the old place, and write what it has beyond the new one there"
+            "removed: stop the writers of the old place, and write its later rows to the new place"
         )
 
 
@@ -215,6 +215,6 @@ def _refuse_branches(root: DatasetRoot, versions: set[str]) -> None:
         branch = branched[len(BRANCHES) + 1 :].partition(f"/{VERSIONS}/")[0]
         raise Refused(
             f"{root.base_uri} has the branch {branch!r}, which names the table's files by their absolute place, so "
-            "they cannot move. Delete the branches first, or rename in a catalog of V2 directories alone, where none "
-            "move."
+            "they cannot move. Delete the branches first, or rename in a catalog of V2 directories alone, where no "
+            "files move."
         )

@@ -127,7 +127,7 @@ class TableChecks:
 
         def read(version: int) -> TableVersion | None:
             info = history.finals.get(version)
-            with suppress(ObjectNotFound, Damaged):  # other checks report the latest one
+            with suppress(ObjectNotFound, Damaged):  # other checks report the latest version
                 return None if info is None else TableVersion.parse(self._objects.get(info.key), info.key)
             return None
 
@@ -184,7 +184,7 @@ class TableChecks:
             return [], [], str(error)
 
     def _references(self, root: DatasetRoot) -> Iterator[tuple[str, Reference | None]]:
-        """Yield tags and branches with their keys; None for one that cannot be read."""
+        """Yield tags and branches with their keys; None for a reference that cannot be read."""
         for info in self._objects.list(f"{root.key}/{REFERENCES}/"):
             try:
                 yield info.key, parse_reference(self._objects.get(info.key), info.key)
@@ -249,7 +249,7 @@ class TableChecks:
         return found, lambda: self._forget(row) and self._record(renamed)
 
     def _lost(self, history: History, row: VersionRow) -> tuple[Finding, Repair | None]:
-        where = f"version {row.version} is recorded at {row.path!r}, where nothing lies"
+        where = f"version {row.version} is recorded at {row.path!r}, where no object exists"
         if row.version == history.latest and row.is_final:
             what = f"{where}: the latest version is lost"
             return self._contents.given_up(Kind.LOST, history, what, partial(self._forget, row))
@@ -369,7 +369,7 @@ class TableChecks:
             elif kind == "tags" and not has_version(histories, reference):
                 place = f"version {reference.version}" + (f" of {reference.branch}" if reference.branch else "")
                 yield (
-                    Finding(found, name, f"{subject} points at {place}, which is gone", "delete the tag"),
+                    Finding(found, name, f"{subject} points at {place}, which does not exist", "delete the tag"),
                     partial(self._delete_reference, key, reference),
                 )
             elif kind != "tags" and not has_version(histories, Reference(title, 0)):
@@ -391,7 +391,7 @@ class TableChecks:
             infos, holds = [], len(history.finals) > 1 or branch in begun
             for info in self._objects.list(f"{history.root.key}/"):
                 place = Place.of(info.key[len(root.key) + 1 :])
-                if place is not None and place.branch == branch:  # not that of a branch below its name
+                if place is not None and place.branch == branch:  # not the directory of a branch below its name
                     infos.append(info)
                     holds = holds or place.directory in (DATA, DELETIONS, INDICES)
             if holds:

@@ -1,7 +1,7 @@
 """Move a table to another directory, with its history, and fence the old one.
 
 `Upkeep.relocate` documents the operation, ADR 71 the order of its steps. Each step is idempotent, and a marker in the
-new directory names the old one, so a second call completes what a first one began.
+new directory names the old directory, so a second call completes an interrupted call.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RelocationReport:
         table: The table.
         source: The URI of its directory before.
         target: The URI of its directory afterwards.
-        versions: The number of versions, those of branches included.
+        versions: The number of versions, including branches.
         files: The number of files to copy.
         bytes: Their size.
         readers: The clones that read the table, which prevent the move.
@@ -238,7 +238,7 @@ class TableRelocation:
             raise TableAlreadyExists(f"files lie in {target.location!r} already; choose an empty location")
         if before is None and objects.guarantees.atomic_create:
             if not objects.put_if_absent(marker, content) and self._places.moves_from(target) != table.location:
-                raise TableAlreadyExists(f"another has just taken the directory {target.location!r}")
+                raise TableAlreadyExists(f"another writer has just taken the directory {target.location!r}")
         elif before is None:
             objects.put(marker, content)
         if self._ledger.managed:
@@ -268,7 +268,7 @@ class TableRelocation:
                 yield info
 
     def _copy_references(self, source: DatasetRoot, target: DatasetRoot, *, replace: bool = True) -> None:
-        """Make tags and branches at the target those of the source.
+        """Make the tags and branches of the target equal to the source.
 
         Args:
             replace: Change and remove references that the target has. Otherwise only add.
@@ -312,7 +312,7 @@ class TableRelocation:
                 history, _, name = key.rpartition(f"/{VERSIONS}/")
                 Digests(objects, self._ledger.commits.retry).amend(history, f"{VERSIONS}/{name}", content)
         elif self._get(key) != content:
-            raise ConcurrentModification(f"{key} exists and is not the copy of {row.path}; another wrote there")
+            raise ConcurrentModification(f"{key} exists and is not the copy of {row.path}; another writer wrote there")
         return attrs.evolve(row, path=key, size=len(content))
 
     def _copy_detached(self, source: DatasetRoot, target: DatasetRoot) -> None:
@@ -403,7 +403,7 @@ class TableRelocation:
             self._follow(root, end.base_uri, partial(without_fence, location=table.location), wanted=False)
 
     def _follow(self, root: DatasetRoot, base_uri: str, build: Callable[..., Approved], *, wanted: bool) -> None:
-        """Commit the next version of a history, unless its latest version is a fence, or is none, as wanted."""
+        """Commit the next version of a history, unless its latest version already is a fence or not, as wanted."""
         commits = self._ledger.commits
         branch = base_uri.removeprefix(f"{root.base_uri}/{BRANCHES}/") if base_uri != root.base_uri else None
         history = root.branch(branch)
@@ -425,7 +425,8 @@ class TableRelocation:
                 raise_unless_committed(outcome, base_uri)
                 return
         raise ConcurrentModification(
-            f"{base_uri}: other writers committed {_ATTEMPTS} versions in between; nothing was moved. Move it again"
+            f"{base_uri}: other writers committed {_ATTEMPTS} versions in between; nothing was moved. Move the table "
+            "again"
         )
 
     def _cancel(self, table: Table, *, dry_run: bool) -> RelocationReport:
@@ -456,7 +457,7 @@ class TableRelocation:
         """Return the keys of the fences that end the histories at the old place.
 
         Raises:
-            Damaged: A history has none: a branch was created since.
+            Damaged: A history has no fence: a branch was created since.
         """
         found = []
         for history in self._ledger.commits.histories(root):
@@ -468,7 +469,7 @@ class TableRelocation:
             if not is_fence(self._get(key), key):
                 raise Damaged(
                     f"the table moved from {root.base_uri}, but {key} was committed there since. Nothing was removed: "
-                    "write what it contains to the table, then drop the old directory"
+                    "write its rows to the table, then drop the old directory"
                 )
             found.append(key)
         return found

@@ -53,8 +53,8 @@ class TieringReport:
 
     Attributes:
         table: The table.
-        base: The URI of the table's directory below the base; with ``dry_run``, that of the base itself if the catalog
-            has no identity yet.
+        base: The URI of the table's directory below the base; with ``dry_run``, the URI of the base if the catalog has
+            no identity yet.
         files: The number of data files.
         bytes: Their size.
         version: The version that names the files at the base; None if none was committed.
@@ -210,7 +210,7 @@ class Tiering:
     ) -> None:
         """Copy data files under new names, several at once, with the files that belong to them.
 
-        A copy has a name of its own because clean-up decides by names which of the two is needed.
+        A copy has a name of its own because clean-up decides by names which file is needed.
         """
         sources = {base: self._source(root, base) for base in {file.base for file in files}}
         attached = {base: set(source.objects.directories(f"{source.key}/{DATA}/")) for base, source in sources.items()}

@@ -216,7 +216,9 @@ def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WriteP
     """
     plan = catalog.begin_write(table, schema, "overwrite")
     if plan.read_version:
-        raise ConcurrentModification(f"{table}: another has just made the table; nothing was written. Write again.")
+        raise ConcurrentModification(
+            f"{table}: another writer has just created the table; nothing was written. Write again."
+        )
     return plan
 
 
