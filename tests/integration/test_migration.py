@@ -158,7 +158,7 @@ def test_only_compatibility_mode_can_migrate(lake: str, mode: str) -> None:
 
 
 def test_empty_batch_is_refused(lake: str) -> None:
-    with pytest.raises(lancekeep.InvalidInput, match="at least one table"):
+    with pytest.raises(lancekeep.InvalidInput, match="give at least 1"):
         connect(lake).migrate(batch=0)
 
 

@@ -155,7 +155,7 @@ def test_invalid_calls_are_refused(catalog: lancekeep.Catalog) -> None:
         ):
             with pytest.raises(lancekeep.InvalidInput, match="makes one version of it"):
                 tx.write("a", data, mode, properties=properties)
-        with pytest.raises(lancekeep.InvalidInput, match="has one plan"):
+        with pytest.raises(lancekeep.InvalidInput, match="give all fragments of a table together"):
             tx.commit_fragments(catalog.begin_write("a", rows().schema, "append"), [])
         with pytest.raises(lancekeep.InvalidInput, match="Append with different schema"):
             tx.write("b", pa.table({"other": [1]}), "append")
