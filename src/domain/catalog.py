@@ -104,7 +104,7 @@ class CatalogView(Protocol):
     Attributes:
         version: the number of changes so far; 0 if the catalog does not exist yet.
         properties: the properties of the root namespace.
-        entered: those of them that the manifest holds. They cost no request.
+        entered: the properties that the manifest holds, which cost no request.
         guarantees: what the manifest store can hold.
         unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
     """

@@ -38,7 +38,7 @@ _GUARANTEES = ManifestStoreGuarantees(
     locations=False,
     lists_directories=True,
     home="a V1 directory",
-    remedy="open it with its manifest",
+    remedy="connect with mode='compatible'",
 )
 
 

@@ -273,7 +273,7 @@ class RestWrites:
 
         Raises:
             InvalidInput: The text is not a token, or no table of the server is at the location in it.
-            Unsupported: The server does not keep idempotency keys, or the token is that of a transaction.
+            Unsupported: The server does not keep idempotency keys, or the token belongs to a transaction.
         """
         token = CommitToken.parse(str(token))
         if token.others or not self._server.honours_keys():

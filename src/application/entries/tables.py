@@ -183,7 +183,7 @@ class Tables:
             The declared and the removed tables.
 
         Raises:
-            InvalidInput: A name or a directory is named twice.
+            InvalidInput: A name or a directory occurs twice.
             Unsupported: The manifest store changes one table at a time.
         """
         _require_distinct([*(each.id for each in declarations), *removed])
@@ -254,7 +254,7 @@ class Tables:
     def _release(self, table: Table) -> None:
         """Remove the reservation of a directory whose table was not entered."""
         owner = self._ledger.view().owner_of(table.location) if self._is_listed(table) else None
-        if owner is None or owner.listed:  # else another writer has dropped it, and declared its own there
+        if owner is None or owner.listed:  # else another writer has dropped the table, and declared its own there
             self._places.objects.delete(self._places.reserved_marker(table))
             self._places.objects.prune(self._places.key(table))
 

@@ -49,8 +49,8 @@ class Line:
 
     Attributes:
         others: the other writers of this process that are known.
-        is_owed: whether one of them has lost a commit since the committer last waited for it.
-        is_owed_elsewhere: whether a writer of another process has.
+        is_owed: whether one of these writers has lost a commit since the committer last waited.
+        is_owed_elsewhere: whether a writer of another process has lost one since.
         won: set when another writer has won a commit.
         patient_from: when the committer next waits for such a writer.
         mark: what `WaitingWriters.last` has returned; None if it was not called.

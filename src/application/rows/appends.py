@@ -141,7 +141,7 @@ class Appends:
         return Alone(reader) if append.committed is None else append.committed
 
     def are_recent(self, table: ObjectId) -> bool:
-        """Return whether appends to a table commit now, or have a moment ago."""
+        """Return whether appends to a table commit now, or did a moment ago."""
         line = self._lines.find(table)
         return line is not None and (line.is_served or line.pace.is_recent(self._clock()))
 
@@ -221,7 +221,7 @@ class Appends:
         line.enough.wait(longest)
 
     def _give_turn(self, line: Line) -> None:
-        """Wait until another writer that has lost a commit has won one, but not for long."""
+        """Wait, but not for long, until another writer that has lost a commit has won a commit."""
         with self._lines.lock:
             is_here, owed = line.is_owed, turn(line.is_owed, line.is_owed_elsewhere)
             line.is_owed = line.is_owed_elsewhere = False
@@ -272,7 +272,7 @@ class Appends:
             self._hint(base)
 
     def _begin_to_ask(self, line: Line) -> Callable[[], bool]:
-        """Start to look whether a writer of another process has lost a commit since the last look."""
+        """Start to check whether a writer of another process has lost a commit since the last check."""
         if not line.pace.is_busy(self._clock()):
             return lambda: False
         last = self._begin(lambda: self._waiting.last(line.table))
@@ -343,7 +343,7 @@ class Appends:
             raise
 
     def _write(self, base: Predecessor, group: Sequence[Append]) -> tuple[Sequence[Append], _Files | None]:
-        """Write the rows that conform to the table as one data file, and its transaction; the others commit alone."""
+        """Write the conforming rows as one data file, and its transaction; other appends commit alone."""
         engine, rules = self._engine.data_files, base.table.rules
         for append in group if rules else ():
             try:

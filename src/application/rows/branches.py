@@ -57,7 +57,7 @@ class Branches:
 
         Raises:
             BranchNotFound: The table has no such branch.
-            Refused: A tag or another branch needs it.
+            Refused: A tag or another branch refers to the branch.
         """
         object_id = ObjectId.of(identifier)
         if name not in self.list(object_id):

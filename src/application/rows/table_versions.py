@@ -59,7 +59,7 @@ class TableVersions:
         branch: str | None = None,
         timestamp: Moment | None = None,
     ) -> Changed:
-        """Commit a new version with the contents of an earlier one.
+        """Commit a new version with the contents of an earlier version.
 
         Raises the errors of `Catalog.write`.
 

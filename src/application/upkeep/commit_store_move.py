@@ -55,7 +55,7 @@ def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -
     """
     source.retry.call(lambda: source.fence(root, target.url))
     rows = [row for row in _all_rows(source.rows, root) if row.is_final]
-    if target.guarantees.derived:  # it searches from the hint up to a gap, which deletions may have left
+    if target.guarantees.derived:  # the store searches from the hint up to a gap, which deletions may have left
         source.retry.call(partial(source.objects.delete, root.hint_key))
     stale = target.latest(root.base_uri)
     if stale is not None and stale.moved_to is not None:

@@ -82,7 +82,7 @@ def migrate(
     """Register every V1 table in the manifest; see `Catalog.migrate`."""
     view = ledger.view()
     if batch < 1:
-        raise InvalidInput(f"batch is {batch!r}; at least one table has to go into a change")
+        raise InvalidInput(f"batch is {batch!r}; give at least 1")
     if not (ledger.guarantees.lists_directories and ledger.guarantees.locations):
         raise Unsupported(
             "a migration needs a catalog that sees V1 tables and has a manifest to enter them in: open it with "
