@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from lancekeep.adapters.commit_stores import open_commit_store
+from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.lance.hashing import file_digest
@@ -31,10 +32,19 @@ from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
-from lancekeep.config import V1, V2, ConnectionConfig, given, public_url
-from lancekeep.domain.errors import InvalidInput, LancekeepError, UnsafeStore, UnsafeStoreWarning, Unsupported
+from lancekeep.config import REMEMBERED, V1, V2, ConnectionConfig, given, public_url
+from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.errors import (
+    InvalidInput,
+    LancekeepError,
+    StoreUnavailable,
+    UnsafeStore,
+    UnsafeStoreWarning,
+    Unsupported,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
@@ -89,7 +99,9 @@ def connect(
             without namespaces, properties and rename.
         commit_store: The URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
             ``redis://…``, ``rediss://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``). Without one,
-            tables are storage-managed: native writers commit by the storage's own atomic primitive.
+            tables are storage-managed: native writers commit by the storage's own atomic primitive. ``remembered``
+            stands for the commit store that the catalog names; its credentials come from ``commit_store_options``,
+            the environment and ``lancekeep.toml``.
         storage_options: Options of the object store, in the spelling of the native engine.
         commit_store_options: Options of the commit store, such as credentials, which do not belong in a URL.
         committer: The name that `TableVersions.history` shows; ``user@host`` by default.
@@ -164,13 +176,8 @@ def _open(config: ConnectionConfig) -> Catalog:
     root, mode, commit_store, unsafe = config.require_root(), config.mode, config.commit_store, config.unsafe
     options, commit_store_options = config.storage_options, config.commit_store_options
     inline_optimization = config.inline_optimization
-    decides = commit_store in (None, CONDITIONAL_PUT)
-    objects, root_key = open_object_store(root, options, probe=True, unsafe=unsafe, emulate_create=unsafe and decides)
-    if objects.root_uri.startswith("memory:") and not decides:
-        raise InvalidInput(
-            f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
-            "what it writes. Use a directory (a temporary one for a trial), or leave commit_store out"
-        )
+    emulates = unsafe and commit_store in (None, REMEMBERED, CONDITIONAL_PUT)
+    objects, root_key = open_object_store(root, options, probe=True, unsafe=unsafe, emulate_create=emulates)
 
     def open_rows(url: str) -> ExternalCommitStore:
         rows = open_commit_store(url, commit_store_options, objects)
@@ -182,6 +189,13 @@ def _open(config: ConnectionConfig) -> Catalog:
             _warn(str(error))
         return rows
 
+    if commit_store == REMEMBERED:
+        commit_store = _remembered(_entries(objects, root_key).view())
+    if objects.root_uri.startswith("memory:") and commit_store not in (None, CONDITIONAL_PUT):
+        raise InvalidInput(
+            f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
+            "what it writes. Use a directory (a temporary one for a trial), or leave commit_store out"
+        )
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
     commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
@@ -226,8 +240,7 @@ def _open(config: ConnectionConfig) -> Catalog:
 
     def properties_at(uri: str) -> Mapping[str, str]:
         place = places.outside(uri)
-        entered = LanceManifestStore(place.objects, f"{place.key}/{MANIFEST_DIRECTORY}".lstrip("/"))
-        return CompatibleManifestStore(entered, DirectoryListing(place.objects, place.key)).view().properties
+        return _entries(place.objects, place.key).view().properties
 
     catalog = bootstrap(
         commits,
@@ -249,6 +262,30 @@ def _open(config: ConnectionConfig) -> Catalog:
         if remembered is not None:
             ledger.require_store(remembered)
     return catalog
+
+
+def _entries(objects: ObjectStore, root_key: str) -> ManifestStore:
+    """Return the entries of the catalog at a root, in any mode, to read them."""
+    table = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
+    return CompatibleManifestStore(table, DirectoryListing(objects, root_key))
+
+
+def _remembered(view: CatalogView) -> str | None:
+    """Return the commit store that the entries name; None if the storage manages the versions.
+
+    Raises:
+        StoreUnavailable: It is a file of another machine. An empty file in its place would permit other versions.
+    """
+    url = view.properties.get(COMMIT_STORE_PROPERTY)
+    if url is None or not url.startswith(("sqlite:", "file:")):
+        return url
+    is_here = os.path.exists(StoreUrl.parse(url, {}).absolute_path())
+    if not is_here and next(view.all_of(TABLE), None) is not None:
+        raise StoreUnavailable(
+            f"the catalog remembers the commit store {url}, which does not exist on this machine. Run it where the "
+            "commit store is, or name the commit store"
+        )
+    return url
 
 
 def _outside(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, str]) -> OutsideDirectory:

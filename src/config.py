@@ -25,6 +25,8 @@ from lancekeep.domain.errors import InvalidInput
 
 COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
 MODES = (COMPATIBLE, V1, V2)
+REMEMBERED = "remembered"
+"""In place of the URL of a commit store: the one that the catalog remembers."""
 
 PREFIX = "LANCEKEEP_"
 
@@ -198,8 +200,8 @@ class ConnectionConfig:
         """Return the root. Raises `InvalidInput` if no source names one."""
         if self.root is None:
             raise InvalidInput(
-                f"no root: give the place of the catalog, set {PREFIX}ROOT, or write root = '…' into the {FILE} of the "
-                "project"
+                f"no catalog is named. Give its root, URL or configured name, set {PREFIX}CATALOG or {PREFIX}ROOT, or "
+                f"write root = '…' into the {FILE} of the project"
             )
         return self.root
 
@@ -416,6 +418,13 @@ def _variable(name: str) -> str:
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
+
+
+def named_catalogs(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the roots of the configured catalogs by name; the nearest file decides."""
+    variables = os.environ if environment is None else environment
+    sections = [section for file in files(variables) for section in _sections(file)]
+    return {name: settings["root"].value for name, settings in reversed(sections) if name is not None}
 
 
 def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:

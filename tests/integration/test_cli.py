@@ -85,6 +85,29 @@ def test_mistyped_command_is_answered_with_the_closest_name() -> None:
     assert "fsck" in shown.stderr
 
 
+def test_no_command_that_changes_data_is_suggested() -> None:
+    for entry in (entry for entries in SECTIONS.values() for entry in entries if entry.stopped):
+        shown = invoke(f"{entry.name}x", "lake")
+        assert (shown.exit_code, f"'{entry.name}'" in shown.stderr) == (2, False)
+
+
+def test_unexpected_error_shows_its_traceback_only_with_debug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lancekeep, "certify", lambda *_, **__: dict[str, str]()["absent"], raising=False)
+    told, whole = invoke("certify", "lake"), invoke("certify", "lake", "--debug")
+    assert told.stderr == (
+        "Error: KeyError: 'absent'.\nThis is a defect. Run the command again with --debug, and report the traceback.\n"
+    )
+    assert (told.exit_code, whole.exit_code) == (1, 1)
+    assert "Traceback (most recent call last)" in whole.stderr
+    assert whole.stderr.endswith(told.stderr)
+
+
+def test_error_does_not_control_the_terminal() -> None:
+    told = invoke("certify", "nonsense\x1b[31m://lake")
+    assert "\x1b" not in told.stderr
+    assert "\\x1b[31m" in told.stderr
+
+
 @pytest.mark.parametrize("heavy", ["attr", "lance", "numpy", "pyarrow", "rich", "lance_namespace"])
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_help_and_version_import_no_dependency_but_click(argument: str, heavy: str) -> None:
@@ -114,7 +137,7 @@ def test_messages_name_only_commands_and_options_that_exist() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["certify"], "Missing argument 'ROOT'"),
+        (["certify"], "no catalog is named"),
         (["certify", "lake", "--nonsense"], "No such option"),
         (["nonsense"], "No such command"),
         (["certify", "lake", "--storage-option", "secret"], "expected NAME=VALUE"),
@@ -135,7 +158,7 @@ def test_invalid_option_is_reported_without_its_value() -> None:
     assert "hunter2" not in invoke("certify", "lake", "--storage-option", "=hunter2").stderr
 
 
-def test_unreachable_store_exits_with_3_and_one_line(tmp_path: Path) -> None:
+def test_unreachable_store_exits_with_3_and_a_short_message(tmp_path: Path) -> None:
     for arguments in (
         ["certify", "s3://bucket/lake", *options("http://127.0.0.1:9")],
         ["certify", str(tmp_path), "--commit-store", "redis://:hunter2@127.0.0.1:9/0"],
@@ -144,7 +167,7 @@ def test_unreachable_store_exits_with_3_and_one_line(tmp_path: Path) -> None:
         assert told.returncode == 3
         assert told.stdout == ""
         assert told.stderr.startswith("Error: ")
-        assert told.stderr.count("\n") == 1
+        assert told.stderr.count("\n") <= 2
         assert "127.0.0.1:9" in told.stderr
         assert "hunter2" not in told.stderr
 
@@ -155,15 +178,18 @@ def test_missing_bucket_exits_with_3(moto_endpoint: str) -> None:
     assert "has no bucket" in told.stderr
 
 
-def test_other_errors_exit_with_1_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_exit_with_1_what_failed_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        error = lancekeep.UnsafeStore("the store\nlacks it")
+        error = lancekeep.UnsafeStore("the store\nlacks it; choose another")
         error.add_note("and something is left")
         raise error
 
     monkeypatch.setattr(lancekeep, "certify", refuse, raising=False)
     told = invoke("certify", "lake")
-    assert (told.exit_code, told.stderr) == (1, "Error: the store lacks it and something is left\n")
+    assert (told.exit_code, told.stderr) == (
+        1,
+        "Error: the store lacks it.\nChoose another and something is left\n",
+    )
 
 
 def test_commands_share_their_options() -> None:
@@ -263,7 +289,7 @@ def test_ctrl_c_cleans_up(moto_endpoint: str) -> None:
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "Stopped.\n"
+    assert said == "Stopped. What the measurement wrote was removed.\n"
     assert client.list_objects_v2(Bucket=name).get("KeyCount") == 0
 
 

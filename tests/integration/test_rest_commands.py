@@ -22,6 +22,22 @@ WORKS = {
     "drop": "drop {uri} ns.t --yes",
     "deregister": "deregister {uri} ns.t --yes",
 }
+READS = {
+    "branch": ("branch {uri} ns.t", ""),
+    "count": ("count {uri} ns.t", "2"),
+    "describe": ("describe {uri} ns.t", "2"),
+    "head": ("head {uri} ns.t", "1"),
+    "history": ("history {uri} ns.t", "1"),
+    "log": ("log {uri} ns.t --graph", "1"),
+    "ls": ("ls {uri} ns -l", "ns.t"),
+    "sample": ("sample {uri} ns.t", "2"),
+    "schema": ("schema {uri} ns.t", "int64"),
+    "show": ("show {uri} ns.t 1", "2"),
+    "tag": ("tag {uri} ns.t", ""),
+    "tail": ("tail {uri} ns.t -n 1", "2"),
+    "take": ("take {uri} ns.t 1", "2"),
+    "tree": ("tree {uri}", "ns/"),
+}
 REFUSED = {
     "adopt-identity": ("adopt-identity {uri} --yes", ELSEWHERE),
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
@@ -69,7 +85,7 @@ def uri(front: Front) -> str:
 
 
 def test_every_command_is_tested_over_a_server() -> None:
-    assert not COMMANDS - {*WORKS, *REFUSED, *TESTED_ELSEWHERE}
+    assert not COMMANDS - {*WORKS, *READS, *REFUSED, *TESTED_ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -81,6 +97,21 @@ def test_command_works_over_a_server(uri: str, tmp_path: Path, name: str) -> Non
     assert [lance.dataset(str(each.parents[1])).count_rows() for each in kept if "ns$t" in str(each)] == (
         [2] if name == "deregister" else []
     )
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_command_works_over_a_server(uri: str, name: str) -> None:
+    line, shown = READS[name]
+    result = CliRunner().invoke(command, line.format(uri=uri).split(), obj=lancekeep)
+    assert (result.exit_code, shown in result.stdout) == (0, True), result.output
+
+
+def test_tags_and_branches_change_over_a_server(uri: str) -> None:
+    for line in ("tag {uri} ns.t good", "branch {uri} ns.t trial", "branch {uri} ns.t trial -d --yes"):
+        result = CliRunner().invoke(command, line.format(uri=uri).split(), obj=lancekeep)
+        assert result.exit_code == 0, result.output
+    catalog = lancekeep.connect(uri)
+    assert (list(catalog.tags.list("ns.t")), list(catalog.branches.list("ns.t"))) == (["good"], [])
 
 
 def unknown(front: Front) -> str:

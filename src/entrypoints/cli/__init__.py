@@ -15,42 +15,75 @@ from lancekeep.entrypoints.cli.commands import Commands, Entry
 if TYPE_CHECKING:
     from lancekeep.entrypoints.cli.options import PublicFunctions
 
+AGAIN = "Every version is complete or not there. Run the command again to complete the work."
+FILE = "The file may be incomplete. Run the command again."
+MEASURED = "What the measurement wrote was removed."
+WHOLE = "The change was made completely or not at all."
+
 SECTIONS = {
     "Catalog": (
-        Entry("adopt-identity", "adopt_identity", "Give a copied or moved catalog its identity."),
-        Entry("clone", "clone", "Clone a version of a table, without copying its files unless asked to."),
-        Entry("deregister", "drop", "Remove a table from the catalog and keep its files."),
-        Entry("drop", "drop", "Remove a table from the catalog together with its files."),
-        Entry("materialize", "clone", "Copy the files that a clone reads from other tables into its directory."),
-        Entry("migrate", "migrate", "Register the V1 tables of a directory in its manifest table."),
-        Entry("migrate-names", "migrate_names", "Rename the manifests of a table from V1 to V2."),
-        Entry("relocate", "relocate", "Move a table with its history to another directory."),
+        Entry("describe", "describe", "Describe a catalog, a namespace or a table."),
+        Entry("ls", "ls", "List namespaces and tables."),
+        Entry("tree", "ls", "Show namespaces and tables as a tree."),
+        Entry("adopt-identity", "adopt_identity", "Give a copied or moved catalog its identity.", WHOLE),
+        Entry("clone", "clone", "Clone a version of a table, without copying its files unless asked to.", AGAIN),
+        Entry("deregister", "drop", "Remove a table from the catalog and keep its files.", WHOLE),
+        Entry("drop", "drop", "Remove a table from the catalog together with its files.", AGAIN),
+        Entry("materialize", "clone", "Copy the files that a clone reads from other tables into its directory.", AGAIN),
+        Entry("migrate", "migrate", "Register the V1 tables of a directory in its manifest table.", AGAIN),
+        Entry("migrate-names", "migrate_names", "Rename the manifests of a table from V1 to V2.", AGAIN),
+        Entry("relocate", "relocate", "Move a table with its history to another directory.", AGAIN),
     ),
     "Data": (
-        Entry("backfill", "backfill", "Add or recompute columns with a Python function, as one version."),
-        Entry("index", "index", "Build an index on a column, as one version."),
-        Entry("ingest", "ingest", "Load files into a table, each file exactly once, as one version."),
-        Entry("upsert", "upsert", "Update or insert rows by key from files, as one version."),
+        Entry("count", "rows", "Count the rows of a table."),
+        Entry("head", "rows", "Show the first rows of a table."),
+        Entry("sample", "rows", "Show random rows of a table."),
+        Entry("schema", "describe", "Show the columns of a table."),
+        Entry("tail", "rows", "Show the last rows of a table."),
+        Entry("take", "rows", "Show the rows of a table at positions."),
+        Entry("backfill", "backfill", "Add or recompute columns with a Python function, as one version.", AGAIN),
+        Entry("index", "index", "Build an index on a column, as one version.", AGAIN),
+        Entry("ingest", "ingest", "Load files into a table, each file exactly once, as one version.", AGAIN),
+        Entry("upsert", "upsert", "Update or insert rows by key from files, as one version.", AGAIN),
+    ),
+    "Versions": (
+        Entry("branch", "references", "List, create and delete the branches of a table.", WHOLE),
+        Entry("history", "history", "List the versions of a table, newest first."),
+        Entry("log", "history", "Show the versions of a table and its branches as a graph."),
+        Entry("show", "history", "Show a version of a table and what it changed."),
+        Entry("tag", "references", "List, create, move and delete the tags of a table.", WHOLE),
     ),
     "Upkeep": (
-        Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need."),
-        Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows."),
-        Entry("digest", "digest", "Record the digests of the files of tables."),
+        Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need.", AGAIN),
+        Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows.", AGAIN),
+        Entry("digest", "digest", "Record the digests of the files of tables.", AGAIN),
         Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
         Entry("inspect", "inspect", "Show the stored metadata of a table."),
-        Entry("maintain", "maintain", "Compact, index and clean up tables by a policy, once."),
-        Entry("optimize", "optimize", "Remove old versions of the manifest table and build its indexes."),
-        Entry("repair", "repair", "Repair the inconsistencies that fsck finds, without losing data."),
-        Entry("resolve", "resolve", "Settle a commit whose outcome was unknown."),
-        Entry("tier", "tier", "Move old data files of a table to another prefix or bucket."),
+        Entry("maintain", "maintain", "Compact, index and clean up tables by a policy, once.", AGAIN),
+        Entry("optimize", "optimize", "Remove old versions of the manifest table and build its indexes.", AGAIN),
+        Entry("repair", "repair", "Repair the inconsistencies that fsck finds, without losing data.", AGAIN),
+        Entry("resolve", "resolve", "Settle a commit whose outcome was unknown.", AGAIN),
+        Entry("tier", "tier", "Move old data files of a table to another prefix or bucket.", AGAIN),
         Entry("verify", "verify", "Check that the files and rows of tables are complete."),
     ),
     "Servers": (
-        Entry("keys", "keys", "Create, list and revoke the API keys of a server."),
-        Entry("serve", "serve", "Serve the catalog at ROOT by the REST protocol of Lance namespaces."),
-        Entry("spark-jar", "spark_jar", "Write the jar by which spark-sql, Connect and Thrift servers open catalogs."),
+        Entry("keys", "keys", "Create, list and revoke the API keys of a server.", WHOLE),
+        Entry("serve", "serve", "Serve a catalog by the REST protocol of Lance namespaces."),
+        Entry(
+            "spark-jar",
+            "spark_jar",
+            "Write the jar by which spark-sql, Connect and Thrift servers open catalogs.",
+            FILE,
+        ),
     ),
-    "Stores": (Entry("certify", "certify", "Measure whether the stores are safe for commits."),),
+    "Stores": (
+        Entry(
+            "certify",
+            "certify",
+            "Measure whether the stores are safe for commits.",
+            MEASURED,
+        ),
+    ),
 }
 
 

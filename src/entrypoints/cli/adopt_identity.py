@@ -5,12 +5,13 @@ from __future__ import annotations
 import attrs
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option("--original", is_flag=True, help="The catalog was moved, or is older than identities.")
@@ -23,7 +24,7 @@ def adopt_identity(
     """Give a copied or moved catalog its identity.
 
     Files that `lancekeep tier` has moved outside of ROOT belong to the catalog with their identity. By default, the
-    catalog at ROOT is a copy: it receives a new id, and the original keeps these files. With --original, the catalog
+    CATALOG is a copy: it receives a new id, and the original keeps these files. With --original, the catalog
     was moved: it keeps its id and the files. Without --yes, only shows the identity.
     """
     with chosen.catalog(functions, mode=mode) as catalog:

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summaries
 
 
-@click.command()
+@command()
 @on_spark
 @click.argument("table")
 @click.option(
@@ -50,7 +51,7 @@ def backfill(
 ) -> None:
     """Add or recompute columns with a Python function, as one version.
 
-    Writes to TABLE of the catalog at ROOT. Python imports MODULE, also from the working directory.
+    Writes to TABLE of CATALOG. Python imports MODULE, also from the working directory.
     """
     module, function = _loaded(where)
     with chosen.running("backfill", [table]) as job:

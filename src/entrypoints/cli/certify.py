@@ -8,12 +8,13 @@ import attrs
 import click
 
 from lancekeep.application.certification import Certificate
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 
 
-@click.command()
+@command()
 @as_json
 @stores
 @click.pass_context

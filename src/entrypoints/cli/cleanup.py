@@ -8,13 +8,14 @@ import attrs
 import click
 
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, TableCleanup
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option(
@@ -45,7 +46,7 @@ def cleanup(
 ) -> None:
     """Remove old versions of tables and the files that only they need.
 
-    Keeps what any table, tag, branch or clone of the catalog at ROOT needs. Without --yes, only shows the plan. If it
+    Keeps what any table, tag, branch or clone of CATALOG needs. Without --yes, only shows the plan. If it
     is stopped, run it again to complete it. Exit code 1: a damaged table was skipped.
     """
     functions: PublicFunctions = context.obj

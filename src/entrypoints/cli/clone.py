@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @click.option("--deep", is_flag=True, help="Copy all files, so that TARGET does not depend on SOURCE.")
 @click.option("--version", help="The version, or the name of a tag; by default the latest.")
@@ -44,7 +45,7 @@ def clone(
         print_line(f"Cloned {source} to {target}, version {described.version}")
 
 
-@click.command()
+@command()
 @as_json
 @mode
 @stores

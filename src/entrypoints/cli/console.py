@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -13,6 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from lancekeep.domain.errors import Refused
+from lancekeep.entrypoints.cli.command import QUIET
 
 _PAUSE = 0.05
 """The seconds between two updates of a progress bar, which take longer than a small step."""
@@ -34,7 +38,7 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
         TimeElapsedColumn(),
     )
     errors = Console(stderr=True)
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    with Progress(*columns, console=errors, transient=True, disable=_is_quiet() or not errors.is_terminal) as bar:
         task, shown = bar.add_task(title, total=None), ("", 0.0)
 
         def report(done: int, total: int, name: str) -> None:
@@ -53,6 +57,34 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for row in rows:
         table.add_row(*(Text(cell, _STYLES.get(cell, ""), overflow="fold") for cell in row))
     Console().print(table)
+
+
+def message(text: str) -> None:
+    """Print a message to stderr, unless ``--quiet`` is given."""
+    if not _is_quiet():
+        click.echo(text, err=True)
+
+
+def confirmed(plan: str, assume_yes: bool) -> bool:
+    """Return whether to carry out a plan: by ``--yes``, or by the answer of a person.
+
+    Raises:
+        Refused: There is no ``--yes``, and no terminal to ask.
+    """
+    if assume_yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refused(f"{plan}: this needs a confirmation, and there is no terminal. Nothing was changed. Add --yes")
+    click.echo(f"{plan}.", err=True)
+    if click.confirm("Proceed?", err=True):
+        return True
+    message("Nothing was changed.")
+    return False
+
+
+def _is_quiet() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
 
 
 def print_line(text: str) -> None:

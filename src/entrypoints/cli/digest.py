@@ -5,12 +5,13 @@ from __future__ import annotations
 import attrs
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @click.option("--threads", type=click.IntRange(min=1), help="The number of files to read at a time.")
 @mode
@@ -22,7 +23,7 @@ def digest(
 ) -> None:
     """Record the digests of the files of tables.
 
-    Reads every file of TABLES that has no recorded digest, by default of all tables of the catalog at ROOT, and records
+    Reads every file of TABLES that has no recorded digest, by default of all tables of CATALOG, and records
     its size and BLAKE2b digest beside it. `lancekeep verify` compares the digests. Run `lancekeep verify --deep` first.
     """
     with chosen.catalog(functions, mode=mode) as catalog, progress("digest") as report_progress:

@@ -6,13 +6,14 @@ import click
 
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import Unsupported
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option("--force", is_flag=True, help="Drop the table even if shallow clones read its files.")
@@ -48,7 +49,7 @@ def drop(
         context.exit(WRONG)
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @mode

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
 
-@click.command()
+@command()
 @as_json
 @looks
 @mode

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summaries
 
 
-@click.command()
+@command()
 @on_spark
 @click.argument("table")
 @click.argument("column")
@@ -31,7 +32,7 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
 def index(chosen: Surroundings, /, table: str, column: str, kind: str, as_json: bool, **options: Any) -> None:
     """Build an index on a column, as one version.
 
-    Indexes COLUMN of TABLE of the catalog at ROOT. Does nothing if the index already covers the whole table.
+    Indexes COLUMN of TABLE of CATALOG. Does nothing if the index already covers the whole table.
     """
     with chosen.running("index", [table]) as job:
         summary = job.jobs.index(*job.given, table, column, kind, progress=job.report, **options)

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summaries
 from lancekeep.entrypoints.cli.options import pairs
 
 
-@click.command()
+@command()
 @on_spark
 @click.argument("table")
 @click.argument("sources", nargs=-1, required=True)
@@ -66,7 +67,7 @@ def ingest(
 ) -> None:
     """Load files into a table, each file exactly once, as one version.
 
-    Writes to TABLE of the catalog at ROOT. SOURCES are paths, URIs or glob patterns; a folder stands for every file
+    Writes to TABLE of CATALOG. SOURCES are paths, URIs or glob patterns; a folder stands for every file
     below it. A run skips files that an earlier run ingested, so it is safe to repeat.
     """
     vectors = {name: _dimension(name, size) for name, size in vector.items()}

@@ -12,6 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lancekeep.application.catalog import directory_of
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _WIDTH = 4096  # a name is never cut; the terminal breaks long lines
 
 
-@click.command("inspect")
+@command("inspect")
 @as_json
 @click.option("--version", help="The version, or the name of a tag; by default the latest.")
 @click.option("--file", help="Describe this file, by its path below the table.")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from lancekeep.adapters.authentication.api_keys import ApiKey, KeyFile
+from lancekeep.entrypoints.cli.command import Command
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
 from lancekeep.entrypoints.cli.options import as_json
 from lancekeep.entrypoints.cli.upkeep import span
@@ -32,7 +33,7 @@ def keys() -> None:
     """Create, list and revoke the API keys of a server."""
 
 
-@keys.command()
+@keys.command(cls=Command)
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group of the principal; may be repeated.")
 @click.option("--expires", type=span, help="Time until the key expires: 90d. Default: never.")
@@ -52,7 +53,7 @@ def create(name: str, groups: tuple[str, ...], expires: timedelta | None, file: 
         click.echo(f"Key {key.id} of {key.principal.name}. It is not shown again; store it now.", err=True)
 
 
-@keys.command(name="list")
+@keys.command(name="list", cls=Command)
 @_file
 @as_json
 def list_keys(file: Path, as_json: bool) -> None:
@@ -65,7 +66,7 @@ def list_keys(file: Path, as_json: bool) -> None:
     print_table("Keys", columns, [tuple(_cell(each[column]) for column in columns) for each in found])
 
 
-@keys.command()
+@keys.command(cls=Command)
 @click.argument("key_id", metavar="ID")
 @_file
 @as_json

@@ -8,6 +8,7 @@ import attrs
 import click
 
 from lancekeep.domain.errors import Refused
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
@@ -15,7 +16,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.entrypoints.maintenance import MaintenanceWorker, read_plan
 
 
-@click.command()
+@command()
 @as_json
 @click.option("--policy", type=click.Path(path_type=Path), required=True, help="The maintenance policy, a TOML file.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
@@ -25,7 +26,7 @@ from lancekeep.entrypoints.maintenance import MaintenanceWorker, read_plan
 def maintain(context: click.Context, chosen: Stores, mode: str, policy: Path, dry_run: bool, as_json: bool) -> None:
     """Compact, index and clean up tables by a policy, once.
 
-    Works on the catalog at ROOT as `lancekeep serve --maintenance` does at intervals. If another worker has the lease,
+    Works on CATALOG as `lancekeep serve --maintenance` does at intervals. If another worker has the lease,
     the command is refused. Exit code 1: an action failed.
     """
     functions: PublicFunctions = context.obj

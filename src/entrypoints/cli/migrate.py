@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option("--batch", type=click.IntRange(1), default=1000, show_default=True, help="Tables per atomic change.")
@@ -18,7 +19,7 @@ from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, 
 def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool, as_json: bool) -> None:
     """Register the V1 tables of a directory in its manifest table.
 
-    Afterwards the catalog at ROOT can be opened with mode v2. Files stay where they are; concurrent reads and writes
+    Afterwards CATALOG can be opened with mode v2. Files stay where they are; concurrent reads and writes
     are safe. Without --yes, only shows the plan. If it is stopped, run it again to complete it.
     """
     functions: PublicFunctions = context.obj

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command("migrate-names")
+@command("migrate-names")
 @as_json
 @assume_yes
 @click.option(

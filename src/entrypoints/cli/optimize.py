@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @mode
 @stores
@@ -17,7 +18,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 def optimize(context: click.Context, chosen: Stores, mode: str, as_json: bool) -> None:
     """Remove old versions of the manifest table and build its indexes.
 
-    No entry of the catalog at ROOT changes. Other implementations use the indexes; Lancekeep does not need them.
+    No entry of CATALOG changes. Other implementations use the indexes; Lancekeep does not need them.
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog, progress("optimize"):

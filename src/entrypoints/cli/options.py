@@ -6,6 +6,7 @@ public functions of the package by ``@click.pass_obj``, as `PublicFunctions`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TextIO,
 import attrs
 import click
 
-from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.application.catalog import Catalog, directory_of, services_of
 from lancekeep.application.certification import Certificate
-from lancekeep.config import ConnectionConfig, given
-from lancekeep.domain.errors import NotFound
+from lancekeep.config import REMEMBERED, ConnectionConfig, given, named_catalogs, public_url
+from lancekeep.domain.errors import InvalidInput, NotFound
+from lancekeep.entrypoints.cli.command import CATALOG, LEFT_OUT
+from lancekeep.entrypoints.cli.console import message
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
     from lancekeep.entrypoints.hashing import Recording
@@ -64,37 +67,48 @@ class Stores:
     commit_store: str | None
     storage_options: dict[str, str] = attrs.field(repr=False)
     commit_store_options: dict[str, str] = attrs.field(repr=False)
+    served: bool = False
 
     @property
     def given(self) -> dict[str, Any]:
-        return attrs.asdict(self)
+        return attrs.asdict(self, filter=lambda field, _: field.name != "served")
 
     @contextmanager
-    def catalog(self, functions: PublicFunctions, *, new: bool = False, **how: str) -> Iterator[Catalog]:
-        """Open the catalog; ``new`` allows an empty root.
+    def catalog(self, functions: PublicFunctions, *, new: bool = False, **how: str | None) -> Iterator[Catalog]:
+        """Open the catalog, by default with the commit store that it remembers.
+
+        Args:
+            functions: The public functions.
+            new: Allow an empty root.
+            how: Other arguments of `lancekeep.connect`.
 
         Raises:
             NotFound: The root is empty: a mistyped root must not look like a healthy catalog.
         """
-        with functions.connect(**self.given, **how) as catalog:
+        remembered = self.commit_store is None and not self.served
+        given = {**self.given, "commit_store": REMEMBERED} if remembered else self.given
+        with functions.connect(**given, **how) as catalog:
             if not new and services_of(catalog).is_bare():
                 raise NotFound(f"{catalog.root_uri} holds neither a catalog nor a table. Check the root.")
+            if remembered and (store := directory_of(catalog).ledger.own_store) is not None:
+                message(f"Commit store: {store}, which the catalog remembers.")
             yield catalog
 
 
 def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
-    """Pass a command the argument ROOT and its options, as a `Stores`.
+    """Pass a command the argument CATALOG and its options, as a `Stores`.
+
+    CATALOG is a root, a URL or the name of a configured catalog. Without it, the default catalog is meant.
 
     An option takes precedence over an option file, and both over the environment and ``lancekeep.toml``. The process
     list shows arguments to every user of the machine, so secrets belong in a file, on stdin or in the environment.
     """
 
-    @click.argument("root")
+    @click.argument(CATALOG, metavar="[CATALOG]", required=False)
     @click.option(
         "--commit-store",
         metavar="URL",
-        help="URL of the commit store. Default: the storage decides by create-only writes. "
-        "Also: LANCEKEEP_COMMIT_STORE.",
+        help="URL of the commit store. Default: the one that the catalog remembers. Also: LANCEKEEP_COMMIT_STORE.",
     )
     @pairs("--storage-option", "An option of the storage; may be repeated. Also: LANCEKEEP_STORAGE__NAME.")
     @pairs_in_file("--storage-option-file", "Read secret options of the storage from lines NAME=VALUE; '-' is stdin.")
@@ -106,7 +120,7 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
     @wraps(command)
     def with_stores(
         *args: Any,
-        root: str,
+        place: str | None,
         commit_store: str | None,
         storage_option: dict[str, str],
         storage_option_file: dict[str, str],
@@ -114,18 +128,44 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
         commit_store_option_file: dict[str, str],
         **kwargs: Any,
     ) -> T:
+        left_out = click.get_current_context().meta.get(LEFT_OUT, False)
         config = ConnectionConfig.resolve(
             given(
-                root=root,
+                _named(None if left_out else place),
                 commit_store=commit_store,
                 storage_options=storage_option_file | storage_option,
                 commit_store_options=commit_store_option_file | commit_store_option,
             )
         )
-        chosen = Stores(root, config.commit_store, dict(config.storage_options), dict(config.commit_store_options))
+        chosen = Stores(
+            config.require_root(),
+            config.commit_store,
+            dict(config.storage_options),
+            dict(config.commit_store_options),
+            config.impl == "rest",
+        )
         return command(chosen, *args, **kwargs)
 
     return with_stores
+
+
+def _named(place: str | None) -> dict[str, str]:
+    """Return the property that an argument CATALOG stands for.
+
+    Raises:
+        InvalidInput: It is the name of a configured catalog and of another directory.
+    """
+    if place is None:
+        return {}
+    root = named_catalogs().get(place)
+    if root is None:
+        return {"root": place}
+    if os.path.isdir(place) and os.path.realpath(place) != os.path.realpath(root):
+        raise InvalidInput(
+            f"{place!r} is a directory, and the name of the configured catalog at {public_url(root)}. Write "
+            f"./{place} for the directory, or the root of the catalog"
+        )
+    return {"catalog": place}
 
 
 def as_json(command: Callable[P, T]) -> Callable[P, T]:

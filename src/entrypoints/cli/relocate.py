@@ -5,13 +5,14 @@ from __future__ import annotations
 import attrs
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option("--keep", is_flag=True, help="Keep the old files.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # pylance loads only when a command reads files
     from lancekeep.entrypoints.lost_rows import LostRows
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option("--drop-fragments", is_flag=True, help="Remove the fragments whose files cannot be read.")

@@ -6,13 +6,14 @@ import click
 
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.transaction import AllCommitted
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import UNREACHABLE, WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @mode
 @stores

@@ -13,6 +13,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.config import IMPLEMENTATIONS, MODES, ConnectionConfig, given
 from lancekeep.config_files import CONFIG_VARIABLE
 from lancekeep.domain.errors import MissingExtra
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
@@ -25,7 +26,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
         os.environ[CONFIG_VARIABLE] = file
 
 
-@click.command()
+@command()
 @click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 2333 by default, 0 for a free one.")
 @click.option("--threads", type=click.IntRange(1), help="Operations that run at the same time; 64 by default.")
@@ -57,7 +58,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 )
 @stores
 def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Path | None, **options: Any) -> None:
-    """Serve the catalog at ROOT by the REST protocol of Lance namespaces.
+    """Serve a catalog by the REST protocol of Lance namespaces.
 
     The server stops on Ctrl-C or SIGTERM, after the requests in progress. Settings that are not given as options come
     from LANCEKEEP_SERVER__NAME and from [server] of lancekeep.toml. Needs the extra [server].

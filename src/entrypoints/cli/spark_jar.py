@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_line
 
 
-@click.command("spark-jar")
+@command("spark-jar")
 @click.argument("jar", type=click.Path(dir_okay=False, path_type=Path))
 def spark_jar(jar: Path) -> None:
     """Write the jar by which spark-sql, Connect and Thrift servers open catalogs.

@@ -7,12 +7,13 @@ from datetime import timedelta
 import attrs
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_json, print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
-@click.command()
+@command()
 @as_json
 @assume_yes
 @click.option("--older-than", type=span, help="Move the files of versions of at least this age: 90d.")

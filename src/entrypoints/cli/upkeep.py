@@ -32,8 +32,8 @@ def span(value: str) -> timedelta:
 def mode(command: Callable[P, T]) -> Callable[P, T]:
     """Add ``--mode``: where the catalog stores its entries."""
     modes = click.Choice(["compatible", "v2", "v1"])
-    explanation = "Where the catalog stores its entries; see lancekeep.connect."
-    return click.option("--mode", type=modes, default="compatible", show_default=True, help=explanation)(command)
+    explanation = "Where the catalog stores its entries; compatible by default. See lancekeep.connect."
+    return click.option("--mode", type=modes, help=explanation)(command)
 
 
 def looks(command: Callable[P, T]) -> Callable[P, T]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summaries
 
 
-@click.command()
+@command()
 @on_spark
 @click.argument("table")
 @click.argument("sources", nargs=-1, required=True)

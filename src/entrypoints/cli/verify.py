@@ -7,13 +7,14 @@ from typing import Any
 import attrs
 import click
 
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
-@click.command()
+@command()
 @as_json
 @click.option("--threads", type=click.IntRange(min=1), help="The number of files to read at a time.")
 @click.option("--no-digests", is_flag=True, help="Do not compare recorded digests, which reads whole files.")
