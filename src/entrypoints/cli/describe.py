@@ -109,7 +109,7 @@ def _namespace(catalog: Catalog, name: str) -> dict[str, Any]:
         "commit store": store,
         "namespaces": _counted(len(namespaces), more),
         "tables": _counted(len(tables), most),
-        "properties": _pairs(namespace.properties),
+        "properties": _pairs({key: value for key, value in namespace.properties.items() if value != store}),
     }
 
 
