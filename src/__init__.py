@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lancekeep.application.partitions.namespace import PartitionedNamespace, Partitions
     from lancekeep.application.partitions.scan import Scan
     from lancekeep.application.rows.branches import Branches
+    from lancekeep.application.rows.differences import At, ChangeCounts, Difference, SchemaDifference
     from lancekeep.application.rows.table_data import TableData
     from lancekeep.application.rows.table_structure import TableStructure
     from lancekeep.application.rows.table_versions import TableVersions
@@ -96,12 +97,14 @@ __all__ = [
     "AccessDenied",
     "AllCommitted",
     "AlreadyExists",
+    "At",
     "Branch",
     "BranchAlreadyExists",
     "BranchNotFound",
     "Branches",
     "Catalog",
     "Certificate",
+    "ChangeCounts",
     "Changed",
     "Check",
     "CleanupReport",
@@ -116,6 +119,7 @@ __all__ = [
     "Conflict",
     "Damaged",
     "Description",
+    "Difference",
     "DirectoryNamespace",
     "EngineFailed",
     "FieldMetadata",
@@ -168,6 +172,7 @@ __all__ = [
     "Retryable",
     "RowStats",
     "Scan",
+    "SchemaDifference",
     "SchemaMismatch",
     "Snapshot",
     "SourceVersion",
@@ -222,6 +227,7 @@ _HOMES = {
     "lancekeep.application.partitions.namespace": "PartitionedNamespace Partitions",
     "lancekeep.application.partitions.scan": "Scan",
     "lancekeep.application.entries.tables": "Description",
+    "lancekeep.application.rows.differences": "At ChangeCounts Difference SchemaDifference",
     "lancekeep.application.rows.transactions": "Snapshot Transaction",
     "lancekeep.application.rows.writes": "HistoryEntry",
     "lancekeep.application.rows.branches": "Branches",

@@ -24,6 +24,7 @@ from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
+    from lancekeep.application.rows.differences import Difference, Reference
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
@@ -502,6 +503,27 @@ class Catalog(Upkeep):
         """
         object_id, writes = ObjectId.of(identifier), self._services.writes
         return writes.open(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
+
+    def diff(self, identifier: Identifier, before: Reference, after: Reference = None) -> Difference:
+        """Compare two versions of a table.
+
+        Schema, counts and files come from the manifests. `Difference.rows` reads the rows that were inserted, deleted
+        and updated, and only fragments that differ.
+
+        Args:
+            identifier: The table.
+            before: The first version: a number, the name of a tag, a ``datetime`` with a zone, or `At` for a branch.
+            after: The second version; by default the latest.
+
+        Raises:
+            TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: The object does not exist.
+            InvalidInput: A time has no zone, or a reference is ambiguous.
+        """
+        from lancekeep.application.rows.differences import Differences  # as in `inspect`
+
+        services = self._services
+        found = Differences(services.writes, services.tags, services.engine)
+        return found.between(ObjectId.of(identifier), before, after)
 
     def inspect(
         self,

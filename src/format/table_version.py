@@ -101,6 +101,16 @@ class TableVersion:
         return file_of(message.SerializeToString(), *sections)
 
 
+def parse_manifest(message: bytes, name: str) -> Manifest:
+    """Decode a manifest message; see `TableVersion.parse` for the errors."""
+    try:
+        manifest = decoded_manifest(parse(ManifestOfVersion, message), name)
+        refuse_unknown_features(manifest.reader_feature_flags, name)
+    except ValueError as error:
+        raise not_a_manifest(name, error) from error
+    return manifest
+
+
 def parse_transaction(content: bytes, name: str) -> Transaction:
     """Decode a transaction file, ``_transactions/{read_version}-{uuid}.txn``.
 

@@ -158,6 +158,21 @@ class RowEngine(Protocol):
     def stats(self, dataset: Any) -> RowStats:
         """Return the statistics of the dataset."""
 
+    def manifest(self, dataset: Any) -> bytes:
+        """Return the manifest message of the version of a dataset."""
+
+    def fragments(self, dataset: Any, ids: Sequence[int], columns: Sequence[str], metadata: Sequence[str]) -> Any:
+        """Return the rows of fragments as a ``pyarrow.RecordBatchReader``.
+
+        Blobs are returned as bytes.
+
+        Args:
+            dataset: the dataset.
+            ids: the fragments.
+            columns: the columns.
+            metadata: metadata columns, such as ``_rowid``.
+        """
+
     def insert(self, dataset: Any, data: Any, *, overwrite: bool) -> Any:
         """Append a stream of batches, or replace all rows, and return the new dataset."""
 

@@ -278,8 +278,10 @@ class TableEngine(Protocol):
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
         """Return the details of the version that `open` would return."""
 
-    def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
-        """Iterate over summaries of versions, in the given order.
+    def summaries(
+        self, table: ObjectId, versions: Sequence[int], branch: str | None = None
+    ) -> Iterator[VersionSummary]:
+        """Iterate over summaries of versions of a branch, in the given order.
 
         Versions that were cleaned up are left out.
         """

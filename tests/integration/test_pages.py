@@ -352,6 +352,22 @@ def test_table_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "owner" in catalog.open("t").config()
 
 
+def test_differences() -> None:
+    catalog = lancekeep.connect("lake")
+    catalog.create_namespace("ml")
+    catalog.write("ml.features", ROWS)
+    dataset = catalog.open("ml.features")
+    dataset.insert(pa.table({"id": [3], "text": ["three"]}), mode="append")
+    dataset.delete("id = 1")
+    dataset.tags.create("reviewed", 2)
+    dataset.create_branch("experiment", 2)
+    table = Path(catalog.describe_table("ml.features").uri.removeprefix("file://"))
+    set_times(table, {1: nanos_of(datetime(2026, 11, 24, 8, 30, tzinfo=UTC))})
+    reader = Reader(names={"catalog": catalog})
+    assert reader.read(page("differences.md")) == 2
+    assert reader.names["difference"].count(["id"]) == lancekeep.ChangeCounts(1, 1, 0)
+
+
 def test_time_travel(home: Path) -> None:
     catalog = fill("lake", None)
     dataset = catalog.open("ml.features")

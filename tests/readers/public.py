@@ -161,7 +161,7 @@ JOBS: Mapping[str, str] = {
 READING: Mapping[str, frozenset[str]] = {
     "catalog": frozenset(
         {
-            *("clones_of", "describe_namespace", "describe_table"),
+            *("clones_of", "diff", "describe_namespace", "describe_table"),
             *("find_table", "identity", "inspect", "list_all_tables", "list_namespaces"),
             *("list_tables", "namespace_exists", "root_uri"),
             *("snapshot", "storage_options", "table_exists"),

@@ -316,17 +316,19 @@ class LanceEngine:
                 stats["num_deleted_rows"],
             )
 
-    def summaries(self, table: ObjectId, versions: Sequence[int]) -> Iterator[VersionSummary]:
+    def summaries(
+        self, table: ObjectId, versions: Sequence[int], branch: str | None = None
+    ) -> Iterator[VersionSummary]:
         with _translated(table, Channel(self._namespace), reading=True):
-            dataset = self.open(table, None, None, None)
+            dataset = self.open(table, None, None, branch)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                yield from filter(None, pool.map(partial(_summary, table, dataset), versions))
+                yield from filter(None, pool.map(partial(_summary, table, dataset, branch), versions))
 
     def times(self, table: ObjectId, branch: str | None) -> tuple[int, Callable[[int], int | None]]:
         dataset = self.open(table, None, None, branch)
 
         def time(version: int) -> int | None:
-            at = _checked_out(table, dataset, version if branch is None else (branch, version))
+            at = _checked_out(table, dataset, branch, version)
             return None if at is None else time_of(at._ds.serialized_manifest())
 
         return int(dataset.version), time
@@ -386,9 +388,9 @@ def _admitted(admits: Callable[[Any, int], bool], dataset: Any, version: int) ->
     return in_a_thread(partial(admits, dataset, version))
 
 
-def _summary(table: ObjectId, dataset: Any, version: int) -> VersionSummary | None:
+def _summary(table: ObjectId, dataset: Any, branch: str | None, version: int) -> VersionSummary | None:
     """Summarize a version by its manifest alone; None if the version was cleaned up."""
-    at = _checked_out(table, dataset, version)
+    at = _checked_out(table, dataset, branch, version)
     if at is None:
         return None
     described = at.get_version()
@@ -396,10 +398,10 @@ def _summary(table: ObjectId, dataset: Any, version: int) -> VersionSummary | No
     return VersionSummary(version, when, operation_of(at, version), int(described["metadata"]["total_rows"]))
 
 
-def _checked_out(table: ObjectId, dataset: Any, version: int | tuple[str, int]) -> Any | None:
+def _checked_out(table: ObjectId, dataset: Any, branch: str | None, version: int) -> Any | None:
     """Return a dataset at another version; None if the version does not exist."""
     try:
-        return dataset.checkout_version(version)
+        return dataset.checkout_version(version if branch is None else (branch, version))
     except (OSError, ValueError, RuntimeError) as error:
         found = classified(str(table), error, reading=True)
         if isinstance(found, VersionNotFound):

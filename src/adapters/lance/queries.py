@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from lancekeep.ports.rows import Query, VectorSearch
 _ROW_ID = "_rowid"
 _RELEVANCE = "_relevance_score"
 _SCORES = ("_distance", "_score")
+_BATCH_ROWS, _BATCH_BYTES = 8192, 2 << 20
 _RANK_CONSTANT = 60
 """The constant of reciprocal rank fusion, as lancedb has it."""
 
@@ -50,6 +51,27 @@ def streamed(dataset: Any, query: Query) -> pa.RecordBatchReader:
     """Return the rows of a query as a stream with the errors of the port."""
     with translated(dataset):
         reader = _fused(dataset, query) if is_hybrid(query) else scanner_of(dataset, query).to_reader()
+        return pa.RecordBatchReader.from_batches(reader.schema, _translated_batches(dataset, reader))
+
+
+def streamed_fragments(
+    dataset: Any, ids: Sequence[int], columns: Sequence[str], metadata: Sequence[str]
+) -> pa.RecordBatchReader:
+    """Return the rows of fragments as a stream, with few batches in memory."""
+    with translated(dataset):
+        parts = [dataset.get_fragment(number) for number in ids]
+        sizes = [sum(file.file_size_bytes or 0 for file in part.metadata.files) for part in parts]
+        rows = sum(part.metadata.physical_rows for part in parts)
+        scanner = dataset.scanner(
+            columns=[*columns, *(name for name in metadata if name != _ROW_ID)],
+            fragments=parts,
+            with_row_id=_ROW_ID in metadata,
+            blob_handling="all_binary",
+            batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, *sizes, sum(sizes)))),
+            batch_readahead=4,
+            io_buffer_size=32 << 20,
+        )
+        reader = scanner.to_reader() if parts else pa.RecordBatchReader.from_batches(scanner.projected_schema, [])
         return pa.RecordBatchReader.from_batches(reader.schema, _translated_batches(dataset, reader))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.panics import without_panics
-from lancekeep.adapters.lance.queries import plans, streamed, translated
+from lancekeep.adapters.lance.queries import plans, streamed, streamed_fragments, translated
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.indexes import is_system_index
@@ -54,6 +54,14 @@ class LanceRows:
             names = {index.name for index in dataset.describe_indices()}
             fragments = [fragment.metadata.num_rows for fragment in dataset.get_fragments()]
             return RowStats(size, sum(not is_system_index(name) for name in names), fragments)
+
+    def manifest(self, dataset: Any) -> bytes:
+        return bytes(dataset._ds.serialized_manifest())
+
+    def fragments(
+        self, dataset: Any, ids: Sequence[int], columns: Sequence[str], metadata: Sequence[str]
+    ) -> pa.RecordBatchReader:
+        return streamed_fragments(dataset, ids, columns, metadata)
 
     def insert(self, dataset: Any, data: Any, *, overwrite: bool) -> Any:
         dataset.insert(data, mode="overwrite" if overwrite else "append")

@@ -263,9 +263,19 @@ class RestWrites:
         engine, _ = self._opened(object_id)
         fields: dict[str, Any] = {"id": list(object_id.names), "descending": True, "limit": limit}
         versions = [int(row["version"]) for row in self._server.call("list_table_versions", fields)["versions"]]
+        return self._entries_of(engine, object_id, versions[:limit], None)
+
+    def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
+        engine, _ = self._opened(object_id)
+        return self._entries_of(engine, object_id, versions, branch)
+
+    @staticmethod
+    def _entries_of(
+        engine: TableEngine, object_id: ObjectId, versions: Sequence[int], branch: str | None
+    ) -> list[HistoryEntry]:
         return [
             HistoryEntry(entry.version, entry.timestamp, entry.operation, entry.rows, "")
-            for entry in (engine.summaries(object_id, versions[:limit]) if versions else ())
+            for entry in (engine.summaries(object_id, versions, branch) if versions else ())
         ]
 
     def resolve(self, token: CommitToken | str) -> Outcome:

@@ -68,6 +68,9 @@ class WriteService(Protocol):
     def version_at(self, object_id: ObjectId, moment: datetime, branch: str | None) -> int:
         """Return the version that was the latest at a time; see `latest_at`."""
 
+    def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
+        """Return the history entries of the versions that exist, in the given order."""
+
     def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]: ...
 
 

@@ -435,6 +435,17 @@ class Writes:
         found = all_alongside(describe, rows) if is_remote(commits.objects) else map(describe, rows)
         return [entry for entry in found if entry is not None]
 
+    def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
+        commits, root = self._ledger.commits, self._places.dataset_root(self._tables.find(object_id)).branch(branch)
+        committed = CommittedVersions(commits, root)
+
+        def describe(version: int) -> HistoryEntry | None:
+            row = commits.get(root, version)
+            return None if row is None else self._history_entry(committed, row)
+
+        found = all_alongside(describe, versions) if is_remote(commits.objects) else map(describe, versions)
+        return [entry for entry in found if entry is not None]
+
     def _history_entry(self, versions: CommittedVersions, row: VersionRow) -> HistoryEntry | None:
         """Describe a version by its manifest; None if garbage collection has removed it."""
         commits = self._ledger.commits
