@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.maintenance import MaintenanceAction
     from lancekeep.application.upkeep.manifest_names import RenamedManifests
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+    from lancekeep.application.upkeep.service import Upkeep
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
     from lancekeep.composition import certify, connect
@@ -196,6 +197,7 @@ __all__ = [
     "UnsafeStore",
     "UnsafeStoreWarning",
     "Unsupported",
+    "Upkeep",
     "VectorSearch",
     "Verification",
     "VerifiedIndex",
@@ -242,6 +244,7 @@ _HOMES = {
     "lancekeep.application.rows.table_versions": "TableVersions",
     "lancekeep.application.rows.views": "Refreshed Views",
     "lancekeep.application.entries.tags": "Tags",
+    "lancekeep.application.upkeep.service": "Upkeep",
     "lancekeep.domain.view": "Refresh SourceVersion ViewDefinition",
     "lancekeep.format.tags": "Tag",
     "lancekeep.ports.rows": "MergeCounts MergeRule Query RowStats VectorSearch",

@@ -40,6 +40,7 @@ from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.renames import Renames
+from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.table_engine import TableEngine
@@ -132,6 +133,7 @@ def bootstrap(
         Branches(writes, engine),
         Views(tables, writes, engine),
         Partitions(ledger, places, writes, removal, engine),
+        Upkeep(directory),
         compactions,
         TransactionRecords(ledger, places, tables, versions, writes, engine),
         engine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,12 +12,20 @@ from lancekeep.application.entries.tables import Description
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.rows.version_times import Moment, version_of
 from lancekeep.application.services import DEPRECATED, Services, deprecated_part
-from lancekeep.application.upkeep.directory import Directory
-from lancekeep.application.upkeep.service import Upkeep
+from lancekeep.application.upkeep.cleanup_report import CleanupReport
+from lancekeep.application.upkeep.directory import Directory, NoDirectory
+from lancekeep.application.upkeep.fsck import FsckReport, Progress
+from lancekeep.application.upkeep.maintenance import MaintenanceAction
+from lancekeep.application.upkeep.manifest_names import RenamedManifests
+from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+from lancekeep.application.upkeep.table_relocation import RelocationReport
+from lancekeep.application.upkeep.tiering import TieringReport
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.identity import Identity
+from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.table import Table
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
-class Catalog(Upkeep):
+class Catalog:
     """The namespaces and tables below one root. Open it with `lancekeep.connect`.
 
     Identifiers are strings with ``.`` between the names, or lists of names. Every operation sees all changes that any
@@ -40,7 +49,8 @@ class Catalog(Upkeep):
 
     def __init__(self, services: Services, root_uri: str, directory: Directory | None = None) -> None:
         """Create the facade; `lancekeep.connect` calls this."""
-        super().__init__(root_uri, directory)
+        self._root_uri = root_uri
+        self._directory = directory
         self._services = services
         self.data = services.data
         self.structure = services.structure
@@ -49,6 +59,7 @@ class Catalog(Upkeep):
         self.branches = services.branches
         self.views = services.views
         self.partitions = services.partitions
+        self.upkeep = services.upkeep
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
@@ -602,6 +613,119 @@ class Catalog(Upkeep):
         """
         return self._services.resolve(token)
 
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def fsck(
+        self,
+        *,
+        repair: bool = False,
+        grace: timedelta | float = timedelta(hours=1),
+        remove_tables: bool = False,
+        deep: bool = False,
+        accept_loss: bool = False,
+        tables: Iterable[Identifier] | None = None,
+        progress: Progress = lambda done, total, name: None,
+    ) -> FsckReport:
+        """Check the catalog and the directories below its root; see `Upkeep.fsck`."""
+        return self.upkeep.fsck(
+            repair=repair,
+            grace=grace,
+            remove_tables=remove_tables,
+            deep=deep,
+            accept_loss=accept_loss,
+            tables=tables,
+            progress=progress,
+        )
+
+    def cleanup(
+        self,
+        older_than: timedelta | float,
+        *,
+        keep: int = 1,
+        grace: timedelta | float = timedelta(days=7),
+        tables: Iterable[Identifier] | None = None,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> CleanupReport:
+        """Remove old versions and unneeded files of tables; see `Upkeep.cleanup`."""
+        return self.upkeep.cleanup(
+            older_than, keep=keep, grace=grace, tables=tables, dry_run=dry_run, progress=progress
+        )
+
+    def relocate(
+        self,
+        identifier: Identifier,
+        location: str,
+        *,
+        keep: bool = False,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> RelocationReport:
+        """Move a table to another directory; see `Upkeep.relocate`."""
+        return self.upkeep.relocate(identifier, location, keep=keep, dry_run=dry_run, progress=progress)
+
+    def move_fragments(
+        self,
+        identifier: Identifier,
+        older_than: timedelta | int,
+        base: str,
+        *,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> TieringReport:
+        """Move old data files to another prefix or bucket; see `Upkeep.move_fragments`."""
+        return self.upkeep.move_fragments(identifier, older_than, base, dry_run=dry_run, progress=progress)
+
+    def identity(self) -> Identity | None:
+        """Return the identity of the catalog, if it has one; see `Upkeep.identity`."""
+        return self.upkeep.identity()
+
+    def adopt_identity(self, *, original: bool = False) -> Identity:
+        """Decide whether the catalog was copied or moved; see `Upkeep.adopt_identity`."""
+        return self.upkeep.adopt_identity(original=original)
+
+    def maintain(
+        self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
+    ) -> Iterator[MaintenanceAction]:
+        """Compact, index and clean up tables by a policy; see `Upkeep.maintain`."""
+        return self.upkeep.maintain(policy, dry_run=dry_run, proceed=proceed)
+
+    def migrate(
+        self,
+        *,
+        dry_run: bool = False,
+        batch: int = 1000,
+        progress: Callable[[MigrationProgress], None] | None = None,
+    ) -> MigrationReport:
+        """Add every V1 table to the manifest; see `Upkeep.migrate`."""
+        return self.upkeep.migrate(dry_run=dry_run, batch=batch, progress=progress)
+
+    def migrate_manifest_names(
+        self,
+        table: Identifier,
+        *,
+        interrupt_plain_readers: bool = False,
+        reader_pause: float = 1.0,
+        dry_run: bool = False,
+        progress: Progress = lambda done, total, name: None,
+    ) -> tuple[RenamedManifests, ...]:
+        """Rename manifests from V1 to V2; see `Upkeep.migrate_manifest_names`."""
+        return self.upkeep.migrate_manifest_names(
+            table,
+            interrupt_plain_readers=interrupt_plain_readers,
+            reader_pause=reader_pause,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def optimize(self) -> None:
+        """Clean up the manifest table and build its indexes; see `Upkeep.optimize`."""
+        self.upkeep.optimize()
+
+    def change_commit_store(self, url: str) -> int:
+        """Move the versions to another commit store; see `Upkeep.change_commit_store`."""
+        return self.upkeep.change_commit_store(url)
+
     # -- settings -----------------------------------------------------------------------------------------------
 
     @property
@@ -643,6 +767,16 @@ class Catalog(Upkeep):
             part, replacement = deprecated_part(name, self._services, self._local)
             warn_of_move(name, replacement)
             return part
+
+    def _local(self, operation: str) -> Directory:
+        """Return the parts of the catalog that only a directory has.
+
+        Raises:
+            NoDirectory: The catalog is that of a server.
+        """
+        if self._directory is None:
+            raise NoDirectory.at(self._root_uri, operation)
+        return self._directory
 
     def __repr__(self) -> str:
         store = "" if self._directory is None else f", commit_store={self._directory.ledger.own_store!r}"

@@ -17,6 +17,7 @@ from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.views import Views
 from lancekeep.application.upkeep.directory import Directory
+from lancekeep.application.upkeep.services import UpkeepService
 from lancekeep.domain.commit import Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.identifiers import ObjectId
@@ -40,6 +41,7 @@ class Services:
     branches: Branches
     views: Views
     partitions: PartitionService
+    upkeep: UpkeepService
     compactions: Compactions
     transaction_records: TransactionRecordService
     engine: TableEngine

@@ -84,7 +84,7 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 # -- both kinds --------------------------------------------------------------------------------------------------
 
-SERVICES = ("branches", "data", "partitions", "structure", "tags", "versions", "views")
+SERVICES = ("branches", "data", "partitions", "structure", "tags", "upkeep", "versions", "views")
 SETTINGS = {"root_uri", "storage_options"}
 OF_A_DIRECTORY = {
     *("commits", "dataset_root", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests"),
@@ -227,9 +227,18 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "views.refresh": lambda catalog: catalog.views.refresh(NAME),
     "views.refresh_due": lambda catalog: catalog.views.refresh_due(),
 }
+UPKEEP = {name for name, _ in inspect.getmembers(lancekeep.Upkeep, callable) if not name.startswith("_")}
+
+
+def of_upkeep(call: Callable[[Any], object]) -> Callable[[lancekeep.Catalog], object]:
+    """Return a call of the method of `Upkeep` with the name of one of `Catalog`."""
+    return lambda catalog: call(catalog.upkeep)
+
+
+CATALOG_CALLS |= {f"upkeep.{name}": of_upkeep(CATALOG_CALLS[name]) for name in UPKEEP & CATALOG_CALLS.keys()}
 NOT_CALLED = {
     "close",  # every test closes
-    "commit", "commit_compaction", "commit_fragments", "maintain",
+    "commit", "commit_compaction", "commit_fragments", "maintain", "upkeep.maintain",
     "structure.add_segments", "structure.require_columns_may_change",
 }  # fmt: skip
 LOCAL = {
@@ -238,6 +247,8 @@ LOCAL = {
     "migrate_manifest_names", "move_fragments", "optimize", "partitions.create", "partitions.open", "relocate",
     "snapshot", "structure.set_base_paths", "transaction", "views.refresh_due",
 }  # fmt: skip
+
+LOCAL |= {f"upkeep.{name}" for name in LOCAL & UPKEEP}
 
 
 def test_the_table_of_calls_names_every_public_method() -> None:
@@ -250,6 +261,7 @@ def test_the_table_of_calls_names_every_public_method() -> None:
             ("partitions.", lancekeep.Partitions),
             ("structure.", lancekeep.TableStructure),
             ("tags.", lancekeep.Tags),
+            ("upkeep.", lancekeep.Upkeep),
             ("versions.", lancekeep.TableVersions),
             ("views.", lancekeep.Views),
         )
@@ -257,6 +269,17 @@ def test_the_table_of_calls_names_every_public_method() -> None:
         if not name.startswith("_")
     }
     assert named - NOT_CALLED == CATALOG_CALLS.keys()
+
+
+def parameters(method: Callable[..., object]) -> list[tuple[object, ...]]:
+    """Return the parameters of a method; a default that is a function counts as one."""
+    found = inspect.signature(method).parameters.values()
+    return [(each.name, each.kind, each.annotation, callable(each.default) or each.default) for each in found]
+
+
+@pytest.mark.parametrize("name", sorted(UPKEEP))
+def test_the_facade_has_the_signatures_of_upkeep(name: str) -> None:
+    assert parameters(getattr(lancekeep.Catalog, name)) == parameters(getattr(lancekeep.Upkeep, name))
 
 
 def test_each_operation_of_a_served_catalog_works_or_raises_its_error(tmp_path: Path) -> None:

@@ -71,6 +71,13 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "set_field_metadata": "set_metadata",
         "set_metadata": "set_metadata",
     },
+    "upkeep": {
+        name: CATALOG[name]
+        for name in (
+            *("adopt_identity", "change_commit_store", "cleanup", "fsck", "maintain", "migrate"),
+            *("migrate_manifest_names", "move_fragments", "optimize", "relocate"),
+        )
+    },
     "tags": {"create": "tag", "delete": "tag", "update": "move_tag"},
     "versions": {"restore": "change_by_request"},
     "views": {
@@ -172,6 +179,7 @@ READING: Mapping[str, frozenset[str]] = {
     "partitions": frozenset({"open"}),
     "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),
+    "upkeep": frozenset({"identity"}),
     "versions": frozenset({"at", "describe", "history"}),
     "views": frozenset({"definition"}),
     "functions": frozenset({"certify", "connect", "lost_rows", "verify"}),

@@ -14,6 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from lancekeep.adapters.rest.records import RestPartitions, RestTags, RestTransactionRecords, RestViews
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
+from lancekeep.adapters.rest.upkeep import RestUpkeep
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.rows.branches import Branches
@@ -92,6 +93,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         Branches(writes, engine),
         RestViews(server, tables, writes, engine),
         RestPartitions(server),
+        RestUpkeep(server.uri),
         Compactions(writes, engine, None),
         RestTransactionRecords(server, writes.resolve),
         engine,

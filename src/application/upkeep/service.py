@@ -12,7 +12,7 @@ from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.commit_store_move import move_to
-from lancekeep.application.upkeep.directory import Directory, NoDirectory
+from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
@@ -27,24 +27,14 @@ from lancekeep.domain.table import Table
 
 
 class Upkeep:
-    """The maintenance operations, which `Catalog` inherits.
+    """The maintenance of a catalog in a directory: ``catalog.upkeep``.
 
-    They work on the files of a catalog, so a catalog over a server raises `Unsupported`.
+    The methods of `Catalog` with the same names call these. They work on the files of a catalog, so a catalog over a
+    server raises `Unsupported`.
     """
 
-    def __init__(self, root_uri: str, directory: Directory | None) -> None:
-        self._root_uri = root_uri
+    def __init__(self, directory: Directory) -> None:
         self._directory = directory
-
-    def _local(self, operation: str) -> Directory:
-        """Return the parts of the catalog that only a directory has.
-
-        Raises:
-            Unsupported: The catalog is that of a server.
-        """
-        if self._directory is None:
-            raise NoDirectory.at(self._root_uri, operation)
-        return self._directory
 
     def fsck(
         self,
@@ -83,36 +73,36 @@ class Upkeep:
             TableNotFound: A table in ``tables`` does not exist.
             InvalidInput: ``grace`` is negative.
         """
-        local = self._local("fsck")
-        ledger, places = local.ledger, local.places
+        own = self._directory
+        ledger, places = own.ledger, own.places
         span = _span(grace)
-        fsck = Fsck(ledger, places, local.removal, local.tables.remove_unwritten, span, remove_tables)
+        fsck = Fsck(ledger, places, own.removal, own.tables.remove_unwritten, span, remove_tables)
         checks = TableChecks(
             ledger.commits,
-            local.removal.clones,
-            local.mem_wal,
+            own.removal.clones,
+            own.mem_wal,
             ledger.managed,
             span,
             fsck.now,
-            restore=lambda table, version: local.engine.restore(table, version),
-            rebuild=lambda table, names: local.engine.change(
-                table, lambda dataset: local.engine.structure.rebuild_indexes(dataset, names), None
+            restore=lambda table, version: own.engine.restore(table, version),
+            rebuild=lambda table, names: own.engine.change(
+                table, lambda dataset: own.engine.structure.rebuild_indexes(dataset, names), None
             ),
             accept_loss=accept_loss,
         )
         if tables is not None:
-            chosen = [local.tables.find(ObjectId.of(table)) for table in tables]
+            chosen = [own.tables.find(ObjectId.of(table)) for table in tables]
             return checks.run(chosen, places.dataset_root, repair=repair, progress=progress)
         report = fsck.run(repair=repair)
         if not deep:
             return report
-        within = checks.run(list(local.tables.usable()), places.dataset_root, repair=repair, progress=progress)
+        within = checks.run(list(own.tables.usable()), places.dataset_root, repair=repair, progress=progress)
         findings = report.findings + within.findings
         history = ledger.manifest.history
         if ledger.managed and history is not None:
-            own = Table(ObjectId((places.location(history),)), places.location(history), {})
+            manifest = Table(ObjectId((places.location(history),)), places.location(history), {})
             own_checks = attrs.evolve(checks, accept_loss=False)
-            of_manifest = own_checks.run([own], lambda _: history, repair=repair, progress=progress)
+            of_manifest = own_checks.run([manifest], lambda _: history, repair=repair, progress=progress)
             findings += of_manifest.findings
         return attrs.evolve(report, findings=findings, tables=within.tables)
 
@@ -155,16 +145,16 @@ class Upkeep:
         Raises:
             TableNotFound, InvalidInput: Nothing was removed.
         """
-        local = self._local("cleanup")
-        chosen = None if tables is None else [local.tables.find(ObjectId.of(table)).id for table in tables]
-        clones = local.removal.clones
+        own = self._directory
+        chosen = None if tables is None else [own.tables.find(ObjectId.of(table)).id for table in tables]
+        clones = own.removal.clones
         age = _span(older_than)
-        cleanup = Cleanup(local.ledger, local.places, clones, age, keep, _span(grace), chosen, progress)
+        cleanup = Cleanup(own.ledger, own.places, clones, age, keep, _span(grace), chosen, progress)
         report = cleanup.run(dry_run=dry_run)
         if dry_run or chosen is not None:
             return report
-        local.requests.clean_up(max(age, KEEP_REQUESTS))
-        removed = local.ledger.commits.retry.call(local.ledger.manifest.clean_up)
+        own.requests.clean_up(max(age, KEEP_REQUESTS))
+        removed = own.ledger.commits.retry.call(own.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
 
     def relocate(
@@ -205,10 +195,10 @@ class Upkeep:
             ConcurrentModification: Another writer changed the table or the copy. The old place is the table.
             Damaged: A version lacks files; or the table has moved, but something was committed at its old place since.
         """
-        local = self._local("relocate")
-        local.recorder.flush()
+        own = self._directory
+        own.recorder.flush()
         relocation = TableRelocation(
-            local.ledger, local.places, local.tables, local.removal, local.mem_wal, local.engine, local.versions.check
+            own.ledger, own.places, own.tables, own.removal, own.mem_wal, own.engine, own.versions.check
         )
         return relocation.relocate(ObjectId.of(identifier), location, keep=keep, dry_run=dry_run, progress=progress)
 
@@ -250,8 +240,8 @@ class Upkeep:
             Damaged: A file is missing, or has another size than its manifest states.
             CommitUnknown: The outcome is unknown.
         """
-        local = self._local("move_fragments")
-        tiering = Tiering(local.ledger, local.places, local.tables, local.versions)
+        own = self._directory
+        tiering = Tiering(own.ledger, own.places, own.tables, own.versions)
         return tiering.move_fragments(ObjectId.of(identifier), older_than, base, dry_run=dry_run, progress=progress)
 
     def identity(self) -> Identity | None:
@@ -260,8 +250,8 @@ class Upkeep:
         The identity is a random id and the root at which the catalog is used. Directories that `move_fragments` creates
         outside of the root carry it, and only the catalog with the same identity removes files there.
         """
-        local = self._local("identity")
-        return local.ledger.identity()
+        own = self._directory
+        return own.ledger.identity()
 
     def adopt_identity(self, *, original: bool = False) -> Identity:
         """Decide whether the catalog was copied or moved.
@@ -282,15 +272,15 @@ class Upkeep:
             Refused: ``original`` is set, but the catalog at the former root still has the identity.
             Damaged: ``original`` is set, and the stored identity cannot be read.
         """
-        local = self._local("adopt_identity")
-        return Bases(local.ledger, local.places).adopt_identity(original=original, properties_at=local.properties_at)
+        own = self._directory
+        return Bases(own.ledger, own.places).adopt_identity(original=original, properties_at=own.properties_at)
 
     def maintain(
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
     ) -> Iterator[MaintenanceAction]:
         """Compact, index and clean up tables by a policy; see `Maintenance.run`."""
-        local = self._local("maintain")
-        return Maintenance(local.tables, local.engine, local.compactions, self.cleanup).run(
+        own = self._directory
+        return Maintenance(own.tables, own.engine, own.compactions, self.cleanup).run(
             policy, dry_run=dry_run, proceed=proceed
         )
 
@@ -318,9 +308,9 @@ class Upkeep:
             InvalidInput: ``batch`` is less than 1.
             Unsupported: The catalog was not opened with ``mode="compatible"``.
         """
-        local = self._local("migrate")
-        clones = local.removal.clones
-        return migrate(local.ledger, local.places, clones, dry_run=dry_run, batch=batch, progress=progress)
+        own = self._directory
+        clones = own.removal.clones
+        return migrate(own.ledger, own.places, clones, dry_run=dry_run, batch=batch, progress=progress)
 
     def migrate_manifest_names(
         self,
@@ -357,11 +347,11 @@ class Upkeep:
             ConcurrentModification: Other writers committed all the time.
             CommitUnknown: The outcome of the version without changes is unknown; call it again.
         """
-        local = self._local("migrate_manifest_names")
-        found = local.tables.find(ObjectId.of(table))
-        commits, check = local.ledger.commits, local.versions.check
+        own = self._directory
+        found = own.tables.find(ObjectId.of(table))
+        commits, check = own.ledger.commits, own.versions.check
         migration = ManifestNamesMigration(found.id, commits, check, interrupt_plain_readers, reader_pause, progress)
-        return migration.run(local.places.dataset_root(found), dry_run=dry_run)
+        return migration.run(own.places.dataset_root(found), dry_run=dry_run)
 
     def optimize(self) -> None:
         """Clean up the manifest table and build its indexes. Idempotent.
@@ -371,8 +361,8 @@ class Upkeep:
         Raises:
             Unsupported: The catalog is a V1 directory, or no index can be built safely on this storage.
         """
-        local = self._local("optimize")
-        local.ledger.manifest.optimize()
+        own = self._directory
+        own.ledger.manifest.optimize()
 
     def change_commit_store(self, url: str) -> int:
         """Move the versions of every table and branch to the commit store at ``url``.
@@ -390,8 +380,8 @@ class Upkeep:
             Refused: A move to a different commit store is in progress.
             Damaged: The new store holds versions that do not exist. Nothing was changed.
         """
-        local = self._local("change_commit_store")
-        return move_to(local.open_rows(url), local.ledger, local.places)
+        own = self._directory
+        return move_to(own.open_rows(url), own.ledger, own.places)
 
 
 def _span(span: timedelta | float) -> timedelta:
