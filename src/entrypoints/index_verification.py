@@ -129,7 +129,7 @@ class _Difference:
 
 
 def compared_indexes(dataset: Any, told: Told) -> Iterator[tuple[VerifiedIndex, str]]:
-    """Yield each index, and what is wrong with it; empty if nothing is.
+    """Yield each index, and its fault; empty without a fault.
 
     Args:
         dataset: The version.
@@ -259,7 +259,7 @@ def _search(
 def _search_and_scan(
     dataset: Any, column: str, condition: str, right: Callable[[Any], int], found: _Difference
 ) -> None:
-    """Search by the index, and compare the number of right rows with that of a scan."""
+    """Search by the index, and compare the number of right rows with a scan."""
     names = correct = 0
     for held in _selected(dataset, column, condition):
         names += len(held)

@@ -66,8 +66,8 @@ class Isolation(Generic[T, R]):
     def run(self, items: Sequence[T]) -> Iterator[R | Crashed]:
         """Yield the result of each item in order.
 
-        After a crash, the items that were in progress are repeated one at a time, until the one is known that causes
-        it. An error of the task is raised.
+        After a crash, the items that were in progress are repeated one at a time, until the item that causes the crash
+        is known. An error of the task is raised.
         """
         waiting, suspects = deque(range(len(items))), deque[int]()
         running, done = set[int](), dict[int, R | Crashed]()
@@ -92,7 +92,7 @@ class Isolation(Generic[T, R]):
 
 
 _kept: dict[tuple[int, bytes], Isolation[Any, Any]] = {}
-"""The child of each task in this process, for `apart`; a fork has none of its parent's."""
+"""The child of each task in this process, for `apart`; a fork does not inherit the children of its parent."""
 
 
 def apart(item: T, *, task: Callable[[T], R]) -> R | Crashed:

@@ -65,7 +65,7 @@ def lost_rows(catalog: Catalog, report: Verification) -> list[LostRows]:
 def drop_fragments(catalog: Catalog, report: Verification) -> list[LostRows]:
     """Remove the fragments that cannot be read, as a new version of each table.
 
-    Older versions stay as they are. The arguments and errors are those of `lost_rows`.
+    Older versions stay unchanged. Takes the arguments of `lost_rows`, and raises its errors.
 
     Raises:
         ConcurrentModification: Another writer committed a version after the report. Nothing was changed in that table.

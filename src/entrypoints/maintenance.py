@@ -153,7 +153,7 @@ class MaintenanceWorker:
         self._lease = Lease(places.objects, places.prefix, holder, term)
 
     def run_once(self) -> Iterator[MaintenanceAction] | None:
-        """Run if this worker gets the lease; None if another one has it."""
+        """Run if this worker gets the lease; None if another worker has it."""
         return self._run() if self._lease.acquire(self._clock()) else None
 
     def _run(self) -> Iterator[MaintenanceAction]:
@@ -209,7 +209,7 @@ class MaintenanceWorker:
             try:
                 actions = self.run_once()
                 if actions is None:
-                    wait = min(wait, self._term)  # watch the holder, and take over if it is gone
+                    wait = min(wait, self._term)  # watch the holder, and take over if it stops
                     continue
                 for each in actions:
                     level = logging.WARNING if each.failed else logging.INFO
@@ -230,7 +230,7 @@ def maintaining(namespace: LanceNamespace, plan: Plan | None, *, confined: bool 
         confined: As of `MaintenanceWorker`.
 
     Raises:
-        InvalidInput: The namespace is not that of a catalog, so its own server has to maintain it.
+        InvalidInput: The namespace does not belong to a catalog, so its own server has to maintain it.
     """
     if plan is None:
         yield

@@ -44,11 +44,11 @@ def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]
 def row_bytes(stored: pa.Schema, names: Iterable[str], average: int) -> int:
     """Estimate the size of columns in a row, in bytes.
 
-    Columns of variable size share what those of fixed size leave of the average row.
+    Columns of variable size share the rest that columns of fixed size leave of the average row.
 
     Args:
         stored: All columns.
-        names: The columns to measure. Those that are not stored, such as ``_rowid``, are numbers of 64 bits.
+        names: The columns to measure. Columns that are not stored, such as ``_rowid``, are numbers of 64 bits.
         average: The size of the average row.
     """
     bits = {field.name: _bits(field.type) for field in stored}

@@ -43,7 +43,7 @@ _FEW_ROWS = 1024
 _INDEXES = "indexes"
 _POSITION = re.compile(r",? /\S+\.rs:\d+:\d+")
 _OWN_FOOTER = 2
-"""The first major version of data files whose footer tells the number of rows."""
+"""The first major version of data files whose footer states the number of rows."""
 
 _CACHED = 32 << 20
 """The bytes of metadata that the engine keeps. Its default is 1 GB, but each file is read once."""
@@ -145,11 +145,11 @@ def verify(
 ) -> Verification:
     """Check the versions of tables to which a reader has a reference.
 
-    Nothing is written. The versions are the latest one of each table and branch, those of tags, those at which branches
-    begin, and detached versions. Every data, deletion and index file that their manifests name must exist, data files
-    with the recorded size and number of rows. The memory use hardly depends on the size of the tables. Writers may
-    continue, because later versions are ignored. If clean-up removes a version during the run, it is reported as a
-    problem.
+    Nothing is written. The versions are the latest version of each table and branch, tagged versions, versions at which
+    branches begin, and detached versions. Every data, deletion and index file that their manifests name must exist,
+    data files with the recorded size and number of rows. The memory use hardly depends on the size of the tables.
+    Writers may continue, because later versions are ignored. If clean-up removes a version during the run, it is
+    reported as a problem.
 
     Args:
         catalog: The catalog.
@@ -250,7 +250,7 @@ class Work:
         table: The name of the table or branch.
         source: The version.
         fragments: The ids of the fragments.
-        is_latest: Whether the version is the latest one, so that its rows are counted.
+        is_latest: Whether the version is the latest, so that its rows are counted.
         can_drop: Whether `drop_fragments` can remove a fragment of it.
         files: Files to compare with their digests.
         indexes: Whether to compare the indexes with the rows.
@@ -532,7 +532,7 @@ def _faulty_files(session: LanceFileSession, fragment: Any, deep: bool) -> Itera
 
 
 def _engine_error(error: BaseException) -> str:
-    """Return the text of an engine's error; raise others. The engine panics on some contents."""
+    """Return the text of an engine's error; raise any other error. The engine panics on some contents."""
     if not isinstance(error, Exception) and not is_panic(error):
         raise error
     return _line(error)

@@ -244,7 +244,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None
     catalog = connect(tmp_path, "sqlite")
     of_four_fragments(catalog)
     files = sorted((tmp_path / "lake/t.lance").rglob("*"))
-    with pytest.raises(lancekeep.InvalidInput, match="target_rows is 1 or more, not 0"):
+    with pytest.raises(lancekeep.InvalidInput, match="target_rows is at least 1; found 0"):
         catalog.compact("t", target_rows=0)
     with pytest.raises(lancekeep.TableNotFound):
         catalog.compact("u")

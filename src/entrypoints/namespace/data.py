@@ -74,7 +74,7 @@ class DataOperations(Operations):
             )
         values = dict(request.updates)
         if len(values) != len(request.updates) or not values:
-            raise InvalidInput("updates sets no column, or one of them twice; give each column one expression")
+            raise InvalidInput("updates sets no column, or sets a column twice; give each column one expression")
         object_id = id_of(request)
         change, updated = self._catalog.data.update(
             object_id, values, request.predicate or None, branch=branch_of(request)
@@ -93,7 +93,7 @@ class DataOperations(Operations):
 
     @operation
     def restore_table(self, request: api.RestoreTableRequest) -> api.RestoreTableResponse:
-        """Commit a new version with the contents of an earlier one."""
+        """Commit a new version with the contents of an earlier version."""
         change = self._catalog.versions.restore(id_of(request), request.version, branch=branch_of(request))
         return api.RestoreTableResponse(transaction_id=change.transaction)
 

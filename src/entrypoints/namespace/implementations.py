@@ -15,7 +15,7 @@ from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.rest import RestNamespace
 
 NATIVE = "native"
-"""The directory namespace of pylance, in place of that of Lancekeep."""
+"""The directory namespace of pylance, in place of Lancekeep's."""
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class LegacyOperations(NamespaceOperations, TableOperations):
 
 
 def _changes(request: Mapping[str, Any] | BaseModel) -> tuple[ObjectId, dict[str, str], list[str]]:
-    """Return the object of a request, the properties to set and those to remove."""
+    """Return the object of a request, the properties to set and the properties to remove."""
     fields = _require_known(request, _FIELDS)
     properties = fields.get("properties")
     if not isinstance(properties, Mapping) or not properties:
@@ -77,7 +77,7 @@ def _changes(request: Mapping[str, Any] | BaseModel) -> tuple[ObjectId, dict[str
 
 
 def _require_known(request: Any, fields: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the fields of a request. Raises `InvalidInput` if it has others."""
+    """Return the fields of a request. Raises `InvalidInput` for any other field."""
     if isinstance(request, BaseModel):  # of the server's route
         request = vars(request)
     if not isinstance(request, Mapping):

@@ -85,7 +85,7 @@ def choice(value: str | None, name: str, default: str, *others: str) -> str:
     Requests may use any case, PascalCase or snake_case.
 
     Raises:
-        InvalidInput: The value is none of the choices.
+        InvalidInput: The value is not among the choices.
     """
     if value is None:
         return default

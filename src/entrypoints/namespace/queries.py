@@ -77,7 +77,7 @@ def _search(
 def _vectors(given: QueryTableRequestVector) -> list[list[float]]:
     single, several = given.single_vector or [], given.multi_vector or []
     if single and several:
-        raise InvalidInput("vector has both single_vector and multi_vector; give one of them")
+        raise InvalidInput("vector has both single_vector and multi_vector; give only one field")
     if several and not all(several):
         raise InvalidInput("multi_vector has an empty query vector; give each a number for every dimension")
     return [[float(number) for number in vector] for vector in ([single] if single else several)]
@@ -108,7 +108,7 @@ def _columns(given: QueryTableRequestColumns | None) -> list[str] | dict[str, st
         return None
     names, aliases = given.column_names or None, given.column_aliases or None
     if names and aliases:
-        raise InvalidInput("columns has both column_names and column_aliases; give one of them")
+        raise InvalidInput("columns has both column_names and column_aliases; give only one field")
     return names or aliases
 
 
@@ -116,7 +116,7 @@ def _text(given: QueryTableRequestFullTextQuery | None) -> tuple[str | dict[str,
     if given is None or (given.string_query is None and given.structured_query is None):
         return None, None
     if given.string_query is not None and given.structured_query is not None:
-        raise InvalidInput("full_text_query has both string_query and structured_query; give one of them")
+        raise InvalidInput("full_text_query has both string_query and structured_query; give only one field")
     if given.string_query is not None:
         return given.string_query.query, given.string_query.columns or None
     assert given.structured_query is not None

@@ -24,7 +24,7 @@ from lancekeep.ports.catalog_server import CatalogServer
 class RestNamespace(api.LanceNamespace):
     """The operations of a server. Requests are models, dicts or subclasses of dict.
 
-    Properties are those of `RestSettings`, as text: ``uri``, ``header.*``, ``api_key``, ``token``, ``tls.*``,
+    Properties are as in `RestSettings`, as text: ``uri``, ``header.*``, ``api_key``, ``token``, ``tls.*``,
     ``delimiter`` and timeouts, also with the prefix ``rest.``. It pickles as its properties, credentials included.
 
     Raises:

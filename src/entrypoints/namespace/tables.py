@@ -1,4 +1,4 @@
-"""The operations on tables, apart from those on their versions."""
+"""The operations on tables, apart from operations on their versions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TableOperations(Operations):
     def describe_table(self, request: api.DescribeTableRequest) -> api.DescribeTableResponse:
         """Describe a table.
 
-        ``load_detailed_metadata`` adds the schema and statistics of its version, or of that of a tag or branch.
+        ``load_detailed_metadata`` adds the schema and statistics of the requested version, tag or branch.
         """
         object_id = id_of(request)
         table = self._parts.tables.find_in_namespace(object_id)
@@ -160,7 +160,7 @@ class TableOperations(Operations):
     def register_table(self, request: api.RegisterTableRequest) -> api.RegisterTableResponse:
         """Register a table.
 
-        The location of the answer is relative to the root, as that of the native namespace.
+        The location of the answer is relative to the root, as in the native namespace.
         """
         overwrite = choice(request.mode, "mode", "create", "overwrite") == "overwrite"
         table = self._catalog.register_table(id_of(request), request.location, request.properties, overwrite=overwrite)
@@ -181,7 +181,7 @@ class TableOperations(Operations):
     def rename_table(self, request: api.RenameTableRequest) -> api.RenameTableResponse:
         """Rename a table.
 
-        ``new_namespace_id``: an empty list is the root; left out, the table stays in its namespace.
+        ``new_namespace_id``: an empty list is the root. Without it, the table stays in its namespace.
         """
         source = id_of(request)
         namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)

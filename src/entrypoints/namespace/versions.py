@@ -1,6 +1,6 @@
 """The operations on versions of tables.
 
-`CallbackNamespace` answers the requests of native code; the methods here answer those of callers.
+`CallbackNamespace` answers the requests of native code; the methods here answer the requests of callers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class VersionOperations(Operations):
     def create_table_version(self, request: api.CreateTableVersionRequest) -> api.CreateTableVersionResponse:
         """Commit a staged manifest.
 
-        ``e_tag`` is not stored: a copy may have another one, so it is no identity.
+        ``e_tag`` is not stored: a copy may have another ETag, so an ETag is no identity.
         """
         table = id_of(request)
         check_staged(request.manifest_path, request.naming_scheme, request.metadata)

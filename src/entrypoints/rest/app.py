@@ -259,7 +259,7 @@ def _response_body(route: Route, send: Send, loop: Loop) -> ResponseBody:
 
 
 async def _watch(receive: Receive, rows: ResponseBody) -> None:
-    """Stop the rows once the client is gone: the server discards what it sends to a closed connection."""
+    """Stop the rows once the client has disconnected: the server discards what it sends to a closed connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
     rows.abandoned = True

@@ -68,7 +68,7 @@ class RequestBody(io.RawIOBase):
         """Return the next part; empty after the last one.
 
         Raises:
-            Disconnected: The client is gone, so the body stays incomplete.
+            Disconnected: The client has disconnected, so the body stays incomplete.
         """
         if self._complete:
             return b""
@@ -118,7 +118,7 @@ class ResponseBody(io.RawIOBase):
 
     Attributes:
         started: Whether the client has a part of the response.
-        abandoned: Whether the client is gone, so that the next write fails.
+        abandoned: Whether the client has disconnected, so that the next write fails.
     """
 
     def __init__(self, start: Callable[[], Awaitable[None]], send: Callable[[Message], Awaitable[None]], loop: Loop):

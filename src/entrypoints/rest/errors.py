@@ -46,7 +46,7 @@ STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.TABLE_BRANCH_NOT_FOUND: 404,
     ErrorCode.TABLE_BRANCH_ALREADY_EXISTS: 409,
 }
-"""The status of each error code. An operation may document another one for `ErrorCode.UNSUPPORTED`."""
+"""The status of each error code. An operation may document another status for `ErrorCode.UNSUPPORTED`."""
 
 _RETRY_AFTER = {429: "1", 503: "1"}
 _UNEXPECTED = "The server failed to carry out the request; its log has the cause under the id in 'instance'."

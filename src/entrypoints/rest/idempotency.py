@@ -35,14 +35,14 @@ from lancekeep.entrypoints.rest.requests import Call
 
 HEADER = "idempotency-key"
 _WITHOUT_EFFECT = {"identity", "context", "e_tag", "naming_scheme"}
-"""Fields that say who asks, or repeat what the name of a staged manifest says. A resolved token has none of them."""
+"""Fields that say who asks, or repeat what the name of a staged manifest says. A resolved token has no such field."""
 _BATCH = "batch_commit_tables"
 
 
 class Idempotency:
     """Performs keyed requests once.
 
-    It is the innermost wrapper, so refusals of the others leave no record.
+    It is the innermost wrapper, so refusals of outer wrappers leave no record.
 
     Args:
         namespace: The namespace. Keys are kept for a namespace over a catalog.
@@ -102,14 +102,14 @@ class DigestedBody(RequestBody):
 
 
 def _operation(call: Call) -> str:
-    """Return the operation whose proof applies: a batch of new versions is that of its own operation."""
+    """Return the operation whose proof applies: a batch of new versions counts as its own operation."""
     operations = getattr(call.request, "operations", None) or []
     only_versions = operations and all(each.create_table_version is not None for each in operations)
     return "batch_create_table_versions" if call.operation == _BATCH and only_versions else call.operation
 
 
 def _fingerprint(call: Call) -> str:
-    """Return a digest of the fields of a request, apart from those that do not change its effect."""
+    """Return a digest of the fields of a request that change its effect."""
     fields = call.request.model_dump(mode="json", by_alias=True, exclude=_WITHOUT_EFFECT)
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
@@ -142,7 +142,7 @@ _INDEFINITE = (
 def _committed(catalog: Catalog, call: Call, outcome: Committed | AllCommitted) -> Any:
     """Return the response to a request whose commit an earlier attempt has made.
 
-    That attempt has left no response. Counts of rows are left out, because they were known only to it.
+    That attempt has left no response. Counts of rows are left out, because only that attempt knew them.
     """
     versions = outcome.versions if isinstance(outcome, AllCommitted) else (outcome,)
     tables = [

@@ -1,6 +1,6 @@
 """Logs, metrics and traces of requests.
 
-Each request has an id: that of the header ``X-Request-Id`` if it is well-formed, else a new one. It is in the response,
+Each request has an id: the header ``X-Request-Id`` if it is well-formed, else a new id. The id is in the response,
 in every line of the log and, as ``instance``, in the body of an error. Neither logs, metrics nor spans hold a query, a
 header or a body, which may contain secrets.
 """
@@ -58,7 +58,7 @@ class Telemetry:
 
     @contextmanager
     def span(self, headers: Headers) -> Iterator[Any]:
-        """Run a request in a span whose parent is that of the caller's ``traceparent``."""
+        """Run a request in a span below the span of the caller's ``traceparent``."""
         if self.tracer is None:
             yield None
             return

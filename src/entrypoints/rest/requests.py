@@ -29,7 +29,7 @@ DELIMITER = "$"
 """The delimiter of identifiers in paths, unless the query parameter ``delimiter`` gives another."""
 
 _CONTEXT = re.compile("x-(?!api-key$|forwarded-|real-ip$|request-id$|lance-table-).+|traceparent|tracestate")
-"""The request headers that become entries of the context; the others concern the connection or hold credentials."""
+"""The request headers that become entries of the context; other headers concern the connection or hold credentials."""
 
 _INTEGER = re.compile("-?[0-9]{1,19}")
 

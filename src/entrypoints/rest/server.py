@@ -74,7 +74,7 @@ def _spare_collections() -> None:
     """Let the garbage collector run less often, and not over what start-up has left.
 
     Each request leaves hundreds of objects, nearly all without cycles. With the defaults, collections took a fifth of
-    the time of a small request, and those of the oldest generation stopped all requests for a tenth of a second.
+    the time of a small request, and collections of the oldest generation stopped all requests for a tenth of a second.
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

@@ -21,7 +21,7 @@ _Outcome = tuple[Any, BaseException | None]
 class _Finished:
     """The outcomes for one event loop.
 
-    Waking the loop takes two system calls, and at each one a thread may have to wait for the interpreter's lock. The
+    Waking the loop takes two system calls, and at each call a thread may have to wait for the interpreter's lock. The
     appends of a group finish together, so the loop is woken once and takes all outcomes.
     """
 

@@ -53,7 +53,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         raise InvalidInput(f"a table does not keep the length of a text: {'; '.join(limited)}. Declare STRING instead.")
     lost = [f"{path!r} is {data_type.simpleString()}" for path, data_type in leaves if _is_unkept(data_type)]
     if lost:
-        raise InvalidInput(f"a table cannot keep these types: {'; '.join(lost)}. Cast them to what it can keep.")
+        raise InvalidInput(
+            f"a table cannot keep these types: {'; '.join(lost)}. Cast these columns to types that a table can keep."
+        )
     try:
         arrow = arrow_of(schema)
     except PySparkException as error:
@@ -91,7 +93,7 @@ def _is_unkept(data_type: DataType) -> bool:
 def spark_schema(stored: pa.Schema) -> StructType:
     """Return the schema in which Spark reads a table.
 
-    The metadata of a vector column holds the length of its vectors, that of a blob column its encoding.
+    The metadata of a vector column holds the length of its vectors, the metadata of a blob column its encoding.
 
     Raises:
         InvalidInput: Spark has no type for a column; the message names all such columns.
@@ -107,7 +109,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
             unreadable.append(f"{field.name!r} is {field.type}")
     if unreadable:
         raise InvalidInput(
-            f"Spark has no type for these columns: {'; '.join(unreadable)}. Choose others with `columns`."
+            f"Spark has no type for these columns: {'; '.join(unreadable)}. Choose other columns with `columns`."
         )
     return StructType(columns)
 

@@ -78,9 +78,9 @@ class BatchReader(DataSourceReader):
             self.pushFilters = _Offer(self._push)  # type: ignore[method-assign]  # set for one reader: see `_Offer`
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Push filters to the scanner and return those that Spark must apply.
+        """Push filters to the scanner and return the filters that Spark must apply.
 
-        A limit counts rows before any filter, so a limited read pushes none.
+        A limit counts rows before any filter, so a limited read pushes no filter.
         """
         if self._limited:
             return filters

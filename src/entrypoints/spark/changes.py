@@ -28,7 +28,7 @@ CHANGE_COLUMNS = pa.schema(
         pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=False),
     ]
 )
-"""The columns of a change that follow those of the table, as Spark names them."""
+"""The columns of a change after the columns of the table, as Spark names them."""
 
 _UPDATED = "_row_last_updated_at_version"
 _KEEPING_ROWS = ("Rewrite", "Merge", "CreateIndex", "UpdateConfig", "Project", "ReserveFragments", "UpdateMemWalState")

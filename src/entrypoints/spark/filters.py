@@ -1,7 +1,7 @@
 """Translate Spark's filters to filters of Lance's scanner.
 
-A filter is translated only if both sides are certain to select the same rows. Spark keeps the others: columns that the
-table stores in another type than Spark sees, and literals out of the range of the stored type. Filters on
+A filter is translated only if both sides are certain to select the same rows. Spark keeps all other filters: on columns
+that the table stores in another type than Spark sees, and literals out of the range of the stored type. Filters on
 floating-point columns run on both sides: the scanner orders NaNs by their sign, so it selects a superset and Spark
 filters again.
 """

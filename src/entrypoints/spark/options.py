@@ -63,7 +63,7 @@ class Options:
 
         Args:
             given: The options.
-            known: The names that are allowed, besides those of the connection and the table.
+            known: The names that are allowed, besides the names for the connection and the table.
 
         Raises:
             InvalidInput: An option is unknown.
@@ -137,7 +137,7 @@ class Options:
 
     @staticmethod
     def declared(given: Mapping[str, str]) -> Options | None:
-        """Return the options of a CREATE TABLE; None if ``given`` are those of a read.
+        """Return the options of a CREATE TABLE; None if ``given`` belong to a read.
 
         Raises:
             InvalidInput: An option is unknown, or there is a LOCATION.
@@ -170,7 +170,7 @@ class Options:
 
     @staticmethod
     def of_read(given: Mapping[str, str], schema: StructType, *known: str) -> Options:
-        """Return the options of a read, completed by those that the schema holds."""
+        """Return the options of a read, completed by the options that the schema holds."""
         kept = schema[0].metadata.get(LOCATION) if schema.fields and "root" not in given else None
         return Options.of(given if kept is None else {**json.loads(kept), **given}, *known)
 

@@ -1,7 +1,7 @@
-"""Build the columns that Spark requests from those that a version stores.
+"""Build the columns that Spark requests from the columns that a version stores.
 
 The two differ if Spark requests a part of a nested column, or if a stream reads a version from before a column was
-added, renamed or retyped. Fields of a version are matched to the current ones by field id (table format, "Fields
+added, renamed or retyped. Fields of a version are matched to the current fields by field id (table format, "Fields
 and ids"). A retyped column has a new id, so each step from one version to the next is followed.
 """
 
@@ -58,7 +58,7 @@ def _column(field: Any) -> Column:
 def field_ids(dataset: Any, columns: Iterable[str], *, leaves: bool = False) -> list[int]:
     """Return the ids of columns and of all fields in them.
 
-    With ``leaves``, return only those of fields that hold values.
+    With ``leaves``, return only the ids of fields that hold values.
     """
     chosen = set(columns)
     pending = [field for field in dataset.lance_schema.fields() if field.name() in chosen]
@@ -160,7 +160,7 @@ class SchemaHistory:
         self._schemas: dict[int, tuple[Column, ...]] = {}
 
     def ids(self, current: int, version: int) -> dict[int, int]:
-        """Map field ids at version ``current`` to those at ``version``."""
+        """Map field ids at version ``current`` to field ids at ``version``."""
         mapped = {column.id: column.id for column in _flat(self.schema(current))}
         steps = list(self._steps(min(current, version), max(current, version)))
         for before, after in reversed(steps) if version < current else steps:
@@ -188,7 +188,7 @@ class SchemaHistory:
         yield from self._steps(middle, high)
 
     def _step(self, before: int, after: int) -> dict[int, int]:
-        """Map the ids of a version to those of the preceding version."""
+        """Map the ids of a version to the ids of the preceding version."""
         old, new = self.schema(before), self.schema(after)
         if _is_overwrite(self._open(after), after):  # an overwrite numbers the fields from 0 again
             return dict(_by_name(old, new))

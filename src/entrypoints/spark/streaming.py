@@ -128,8 +128,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         """Return the end of the next batch.
 
-        It is the latest version, or an earlier one if options limit the batch, which has at least one version. PySpark
-        before 4.2 gives no ``start``; `partitions` checks it.
+        It is the latest version, or an earlier version if options limit the batch, which has at least one version.
+        PySpark before 4.2 gives no ``start``; `partitions` checks it.
         """
         latest = self._latest()
         if start is None:
@@ -294,7 +294,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield each version after ``start`` up to ``end`` with the fragments that it added.
 
         Raises:
-            Refused: A version changed rows of earlier ones, or an offset belongs to another table.
+            Refused: A version changed rows of earlier versions, or an offset belongs to another table.
         """
         before = self._require_same(start)
         for version in range(start["version"] + 1, end["version"] + 1):
@@ -305,7 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _added(self, before: Any, dataset: Any) -> list[Fragment]:
         after = entries(dataset)
         if all(_same(old, next(after, None)) for old in (entries(before) if before is not None else ())):
-            return list(stored_fragments(dataset, after))  # the new fragments follow the old ones
+            return list(stored_fragments(dataset, after))  # the new fragments follow the old fragments
         if not self._skips and not _keeps_rows(dataset, dataset.version):
             raise Refused(
                 f"version {dataset.version} of {self._table} is no append: it changed or removed rows. A stream has no "
@@ -416,7 +416,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: uncommitted fragments are invisible until clean-up."""
 
     def _require_same(self, catalog: Catalog, dataset: Any) -> None:
-        """Check that the table is the one that the tasks write to.
+        """Check that the tasks write to this table.
 
         Raises:
             Refused: The table was dropped and created again since the writer was created.

@@ -28,10 +28,10 @@ _NAMES = {"list_namespaces": "namespaces", "list_tables": "tables", "list_all_ta
 class Authorization:
     """Wraps the call of every operation: refuses it without permission.
 
-    An object that the principal may not read looks absent: the error is that of a missing object, and equal to it,
-    because the errors of missing objects are written here, too. A listing is filtered before it is cut into pages, so
-    neither its length nor its page token reveals a hidden name. A base path in a manifest is permitted if the principal
-    may read the table that it leads into.
+    An object that the principal may not read looks absent: the error equals the error of a missing object, because the
+    errors of missing objects are written here, too. A listing is filtered before it is cut into pages, so neither its
+    length nor its page token reveals a hidden name. A base path in a manifest is permitted if the principal may read
+    the table that it leads into.
     """
 
     authorizer: Authorizer

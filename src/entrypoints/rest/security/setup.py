@@ -53,7 +53,8 @@ def security_of(
     Args:
         settings: The settings.
         storage_options: The storage options of the catalog, from which credentials are vended.
-        base_paths: The base paths of the catalog; None if the server cannot check those of the served namespace.
+        base_paths: The base paths of the catalog; None if the server cannot check the base paths of the served
+            namespace.
 
     Raises:
         InvalidInput: A setting or a file is not valid, or the server would be open to other machines.

@@ -1,4 +1,4 @@
-"""Credential vending: temporary credentials in place of those of the server."""
+"""Credential vending: temporary credentials in place of the server's own."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Vending:
     No answer contains them.
 
     The credentials permit what the principal may do with the table: read, write, or for administrators also delete.
-    They also read the directories that the table reads by base paths, if the principal may read those.
-    They are vended unless the request has ``vend_credentials=false``, because native clients do not set it.
+    They also read the directories that the table reads by base paths, if the principal may read these directories.
+    Credentials are vended unless the request has ``vend_credentials=false``, because native clients do not set it.
 
     Attributes:
         vendor: Issues credentials; None if the server vends none.

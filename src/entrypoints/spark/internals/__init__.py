@@ -1,7 +1,7 @@
 """Touch what Spark does not publish; no other module does.
 
 These names may change with any release of Spark. `CHECKED` lists the releases for which they were checked, and
-``tests/integration/test_spark_internals.py`` checks them in the installed one.
+``tests/integration/test_spark_internals.py`` checks them in the installed release.
 
 - `schemas`: conversions of schemas in PySpark; without a JVM
 - `workers`: PySpark's worker processes and its pickler; without a JVM

@@ -112,7 +112,7 @@ def catalog_class(package: str, interfaces: Iterable[str], methods: str, *, modu
     Args:
         package: The package of the class.
         interfaces: The interfaces that it implements.
-        methods: The source of their methods, which call those of ``there()``.
+        methods: The source of their methods, which call the methods of ``there()``.
         module: The Python module that implements the catalogs.
         patience: Seconds in which the process must answer.
     """

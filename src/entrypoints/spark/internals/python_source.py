@@ -32,7 +32,7 @@ def reader_factory(driver: Driver, read: Callable[..., Any], schema: Any) -> Any
 
     Args:
         driver: The driver.
-        read: Takes batches, whose first value is that of a partition, and yields batches.
+        read: Takes batches, whose first value is the value of a partition, and yields batches.
         schema: The Spark schema of the batches.
     """
     factory = driver.java(classes.PYTHON_READERS)
@@ -92,7 +92,7 @@ def streaming_write(driver: Driver, name: str, info: Any, options: Any, *, repla
         driver: The driver.
         name: The name of the data source.
         info: The ``LogicalWriteInfo`` of the write.
-        options: The options in place of those in ``info``.
+        options: The options in place of the options in ``info``.
         replaces: Whether each batch replaces the rows.
     """
     nothing = driver.java("java.util.Optional").empty()

@@ -50,7 +50,7 @@ def backfill(
     checkpoint: str | None = None,
     progress: Progress = quiet,
 ) -> Summary:
-    """Add or recompute columns as one version, without reading or writing others.
+    """Add or recompute columns as one version, and read and write no other columns.
 
     Fragments that are appended during the run are computed before the commit, which is made against one version.
     Fragments that lose rows during the run are not recomputed. A repeated run recomputes the columns.
@@ -126,7 +126,7 @@ class _Computed:
     Attributes:
         files: All files of the fragment, including new ones, as JSON.
         schema: The new schema of the table; None if the columns existed.
-        fields: The ids of the recomputed fields; none if no row satisfies the condition.
+        fields: The ids of the recomputed fields; empty if no row satisfies the condition.
         bytes: The bytes that were read.
         reused: Whether the checkpoint had the result.
     """

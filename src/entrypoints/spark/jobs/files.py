@@ -30,7 +30,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 @attrs.frozen
 class SourceFile:
-    """A file, as it was when it was listed; can be pickled.
+    """A file in the state of its listing; can be pickled.
 
     Attributes:
         uri: The URI without credentials.
@@ -120,7 +120,7 @@ def format_of(files: Sequence[SourceFile], given: str | None) -> str:
     found = {_format(file): file.uri for file in files}
     if len(found) > 1 or None in found:
         odd = found.get(None) or " and ".join(found.values())
-        raise InvalidInput(f"the names do not tell one format for all files ({odd}); give the format")
+        raise InvalidInput(f"the names do not show one format for all files ({odd}); give the format")
     return str(next(iter(found)))
 
 

@@ -54,9 +54,9 @@ def index(
     """Build an index of a column over all fragments of a table, as one version.
 
     A repeated run does nothing if an index of this name and kind covers all fragments. Otherwise it adds segments for
-    the missing fragments; it rebuilds vector indexes, indexes of many segments, and those that may have entries of
-    replaced values. The index excludes fragments that
-    are appended during the run. If a concurrent writer rewrites fragments, the job restarts, for at most five attempts.
+    the missing fragments; it rebuilds vector indexes, indexes of many segments, and indexes that may have entries of
+    replaced values. The index excludes fragments that are appended during the run. If a concurrent writer rewrites
+    fragments, the job restarts, for at most five attempts.
 
     Args:
         spark: The session.

@@ -202,7 +202,7 @@ class _Ingest:
         return IngestedFiles(self._catalog, self._catalog.find_table(self.table))
 
     def _choose(self, dataset: Any) -> tuple[list[SourceFile], list[SourceFile]]:
-        """Return the files to read and those among them that changed since their ingest. Raises `Refused`."""
+        """Return the files to read and the files among them that changed since their ingest. Raises `Refused`."""
         record = None if dataset is None else self._record().read(dataset)
         known = {} if record is None else dict(zip(*record.select(["uri", "state"]).to_pydict().values(), strict=True))
         if self._options.mode == "overwrite":
@@ -241,7 +241,7 @@ class _Ingest:
         found = pa.schema([]) if strict else self._found(files, inspected)
         schema = self._stored(own or options.columns or found)
         if not schema.names:
-            raise InvalidInput(f"none of the {len(files)} files could be understood, {files[0].uri} for one")
+            raise InvalidInput(f"no file of {len(files)} could be read as input, {files[0].uri} for example")
         known = frozenset(schema.names)
         new = [field for field in self._stored(found) if field.name not in known]
         if new and options.schema == "evolve":
@@ -425,7 +425,7 @@ def _check(
     if max_bad and bad_records is None:
         raise InvalidInput("bad records are never dropped: name a folder for them (bad_records), or allow none")
     if changed == "replace" and source_column is None:
-        raise InvalidInput("changed='replace' needs a source_column, which tells whose rows are to go")
+        raise InvalidInput("changed='replace' needs a source_column, which shows the rows of each file")
 
 
 def _is_last(record: Any, dataset: Any) -> bool:

@@ -30,7 +30,7 @@ RUN_PROPERTY = "lancekeep.ingest"
 
 _SCHEMA = pa.schema([("uri", pa.string()), ("state", pa.string()), ("version", pa.int64())])
 _MOST_ENTRIES = 16
-_PENDING, _SETTLED = "a-pending", "b-settled"  # sorted so that a listing during settlement has at least one of them
+_PENDING, _SETTLED = "a-pending", "b-settled"  # sorted so that a listing during settlement has at least one record
 _REPLACES = b"replaces"
 
 

@@ -46,7 +46,7 @@ def repetitions(*, exactly: bool) -> int:
 
 
 def commit_transaction(catalog: Catalog, table: Identifier, transaction: lance.Transaction) -> Committed:
-    """Commit a transaction of the engine as the version after the one that it read.
+    """Commit a transaction of the engine directly after the version that it read.
 
     Raises:
         ConcurrentModification: Another writer has that version.

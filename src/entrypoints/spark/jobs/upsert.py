@@ -36,7 +36,7 @@ def upsert(
     *,
     duplicates: str = "refuse",
 ) -> Summary:
-    """Update rows whose key is in ``source`` and insert the others, as one version.
+    """Update rows whose key is in ``source`` and insert other rows, as one version.
 
     The rows are staged first; Spark's tasks stage a DataFrame. The driver then reads only the keys (ADR 27). The commit
     is built against one version and rebuilt if another commit precedes it, so two upserts never insert one key twice.
@@ -215,12 +215,14 @@ def _stored_zero(dataset: Any, key: str) -> pa.Scalar | None:
     column = quoted(key)
     found = pc.unique(dataset.to_table([key], filter=f"{column} >= -0.0 AND {column} <= 0.0")[key]).drop_null()
     if len(found) > 1:
-        raise InvalidInput(f"the key {key!r} has both 0.0 and -0.0 in the table, which are equal: update one of them")
+        raise InvalidInput(
+            f"the key {key!r} has both 0.0 and -0.0 in the table, which are equal: update one of the two rows"
+        )
     return found[0] if len(found) else None
 
 
 def _with_stored_zeros(batch: pa.RecordBatch, zeros: Mapping[str, pa.Scalar | None]) -> Iterable[pa.RecordBatch]:
-    """Replace the zeros in a batch's keys by those that the table stores."""
+    """Replace the zeros in a batch's keys by the zeros that the table stores."""
     for key, zero in zeros.items():
         if zero is not None:
             field = batch.schema.field(key)

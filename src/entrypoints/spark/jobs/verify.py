@@ -36,7 +36,7 @@ def verify(
         tables: As of `lancekeep.verify`.
         deep: As of `lancekeep.verify`.
         digests: As of `lancekeep.verify`.
-        progress: Receives the number of examined tables, then that of finished tasks.
+        progress: Receives the number of examined tables, then the number of finished tasks.
 
     Raises:
         TableNotFound: One of ``tables`` does not exist.

@@ -57,7 +57,7 @@ class Branch:
     def commit(self, plan: WritePlan, fragments: Sequence[str], *, exactly: bool = False) -> None:
         """Commit the fragments of a write as one version of the branch.
 
-        With ``exactly``, commit only as the version after the one that the plan read.
+        With ``exactly``, commit only as the version after the version that the plan read.
         """
         metadata = [lance.FragmentMetadata.from_json(fragment) for fragment in fragments]
         operations = lance.LanceOperation

@@ -247,10 +247,9 @@ class SqlCatalog(ViewCatalog):
         return (table, part) if self._catalog.table_exists(table) else None
 
     def _require_whole(self, name: ObjectId) -> None:
-        """Check that a name that is to be defined, changed or dropped can be that of a single table.
+        """Check that a name to define, change or drop can be the name of a single table.
 
-        Raises:
-            Unsupported: It names a metadata table, a branch or a tag, or all partitions of the catalog.
+        Raises: Unsupported: The name stands for a metadata table, a branch or a tag, or all partitions of the catalog.
         """
         if self._catalog.table_exists(name):
             return
@@ -300,7 +299,7 @@ class SqlCatalog(ViewCatalog):
     def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:
         """Create a table with the source's columns and comments.
 
-        Vectors and blobs stay what they are if the source is a table of a Lancekeep catalog.
+        Vectors and blobs keep their types if the source is a table of a Lancekeep catalog.
         """
         columns, properties = self._definition((info,))
         types = {key: value for key, value in dict(source.properties()).items() if is_type_property(key)}
@@ -472,6 +471,6 @@ def _definition(properties: Any, of_what: str) -> dict[str, str]:
 
 
 def _kept(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties to store; the others follow from the columns or show the state of a table."""
+    """Return the properties to store; other properties follow from the columns or show the state of a table."""
     shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
     return {name: value for name, value in properties.items() if name not in shown and not is_type_property(name)}

@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
     Attributes:
         operations: The values of the first column that mean delete, update and insert.
-        row: The positions of the table's columns; None for those that are missing.
+        row: The positions of the table's columns; None for missing columns.
         address: The position of the old address.
         unchanged: The indexes of the table's columns that no update changes; updated rows lack their values.
         gathered: Whether all changed rows of a fragment are in one task, and are next to each other.
@@ -215,7 +215,7 @@ class _Task:
         return bool(trusted_indexes(self._dataset, field_ids(self._dataset, self._assigned.names)))
 
     def _columns_are_less(self) -> bool:
-        """Whether columns of the whole fragment are fewer bytes than whole rows, and may replace others."""
+        """Whether columns of the whole fragment are fewer bytes than whole rows, and may replace stored columns."""
         if (
             self._is_indexed
             or not self.layout.gathered
@@ -275,7 +275,7 @@ class _Task:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.plan.schema.names], schema=self.plan.schema)
 
     def _positions(self, addresses: Addresses) -> list[int]:
-        """Return the positions of rows among those of the fragment that are not deleted."""
+        """Return the positions of rows among the rows of the fragment that are not deleted."""
         offsets: npt.NDArray[Any] = addresses & OFFSETS
         if self._fragment.num_deletions:
             if self._living is None:

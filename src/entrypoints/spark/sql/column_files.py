@@ -87,7 +87,7 @@ def rewrite(dataset: Any, fragment: Any, addresses: Addresses, values: pa.Record
 
 
 def _paired(written: Sequence[Any], stored: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the ids of written fields and those of the same fields of the table."""
+    """Yield the ids of written fields, each with the id of the same field of the table."""
     by_name = {field.name(): field for field in stored}
     for field in written:
         yield field.id(), by_name[field.name()].id()

@@ -30,7 +30,7 @@ COMMENT = "comment"
 """The metadata key of a column's comment, in Arrow and Spark."""
 
 _CURRENT_DEFAULT, _FIRST_DEFAULT, _GENERATION = "CURRENT_DEFAULT", "EXISTS_DEFAULT", "GENERATION_EXPRESSION"
-"""Keys of Spark's metadata of a column: its default, that of the rows before it, and its generation expression."""
+"""Keys of Spark's metadata of a column: its default, the default for older rows, and its generation expression."""
 
 _VECTOR = "vector."
 _PEERS_VECTOR = f".{VECTOR_LENGTH}"

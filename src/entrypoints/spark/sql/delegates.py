@@ -9,7 +9,7 @@ from lancekeep.entrypoints.spark.internals.driver import Java
 
 
 def delegating_methods(java: Java, interfaces: Iterable[str], target: str) -> str:
-    """Return the source of methods that call those of ``target``.
+    """Return the source of methods that call the methods of ``target``.
 
     All methods of the interfaces are there. Defaults are overridden, too. ``initialize`` is left out. Of methods that
     several interfaces have, the first counts.

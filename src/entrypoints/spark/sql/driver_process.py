@@ -22,7 +22,7 @@ from lancekeep.entrypoints.spark.sql.install import implement
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 
 INTERPRETER = "python"
-"""The option of a catalog that names the interpreter of this process; it is none of the connection."""
+"""The option of a catalog that names the interpreter of this process; the connection has no such option."""
 
 Opened = tuple[Catalog, Mapping[str, str], Callable[[], Catalog]]
 """A catalog, the options of ``format("lancekeep")`` that open it, and what opens it in another process."""

@@ -45,7 +45,7 @@ def install_catalog(
 ) -> None:
     """Register a catalog in a session's SQL, replacing one of the same name.
 
-    Clones of the session, as those of ``foreachBatch``, have the catalog too.
+    Clones of the session, as in ``foreachBatch``, have the catalog too.
 
     Args:
         spark: The session.
@@ -67,7 +67,7 @@ def implement(
     Its session also gets the planner strategy and the table functions.
 
     Args:
-        jvm: The session's JVM; the other arguments are those of `install_catalog`.
+        jvm: The session's JVM; the other arguments are as in `install_catalog`.
         name: The name in SQL.
         catalog: The catalog.
         options: The options of ``format("lancekeep")`` that open the catalog.

@@ -41,7 +41,7 @@ _CHECKED = {
     ViewNotFound: classes.NO_SUCH_VIEW,
     ViewAlreadyExists: classes.VIEW_EXISTS,
 }
-"""Checked exceptions that Spark handles, as for ``IF EXISTS``; a method throws only those that it declares."""
+"""Checked exceptions that Spark handles, as for ``IF EXISTS``; a method throws only the exceptions that it declares."""
 
 _UNCHECKED = {
     InvalidInput: classes.ILLEGAL_ARGUMENT,

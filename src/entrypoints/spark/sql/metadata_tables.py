@@ -31,7 +31,7 @@ class _Kind:
     Attributes:
         schema: Its columns.
         rows: Computes its rows from the catalog, the table and the opened version.
-        of_version: Whether it describes one version; the others describe the whole table.
+        of_version: Whether it describes one version, and not the whole table.
     """
 
     schema: pa.Schema

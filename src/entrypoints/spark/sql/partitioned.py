@@ -1,8 +1,8 @@
 """Show a partitioned namespace as one table.
 
-A query reads the published versions of one moment. Its conditions, and those that a join finds at run time, select the
-partitions; Lance applies them to the rows. An INSERT routes its rows by one shuffle, and publishes once. A dynamic
-overwrite replaces the partitions that get rows in the same way.
+A query reads the published versions of one moment. Its conditions, and the conditions that a join finds at run time,
+select the partitions; Lance applies them to the rows. An INSERT routes its rows by one shuffle, and publishes once. A
+dynamic overwrite replaces the partitions that get rows in the same way.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PartitionedTable(Relation):
     def partitioning(self) -> Any:
         """Return the columns of identity fields.
 
-        Spark's other transforms compute other values than those of the specification, such as months since 1970.
+        Spark's other transforms compute other values than the specification's, such as months since 1970.
         """
         expressions = self._jvm.java(EXPRESSIONS + "Expressions")
         names = map(quoted, self._identities())

@@ -54,7 +54,7 @@ def compared(predicate: Any, schema: pa.Schema) -> tuple[Any, ...]:
         The column and the operator; and the value, unless it compares with NULL.
 
     Raises:
-        Untranslatable: The predicate is another one.
+        Untranslatable: The predicate has another form.
     """
     name, children = str(predicate.name()), list(predicate.children())
     if name in ("=", "<", "<=", ">", ">=") and _is(children[0], "LiteralValue"):

@@ -75,7 +75,7 @@ class Definition:
     """A procedure.
 
     Attributes:
-        parameters: The names of its parameters with their types; those with ``?`` are optional.
+        parameters: The names of its parameters with their types; types with ``?`` are optional.
         result: The columns of its rows.
         run: Runs it and returns rows.
     """

@@ -200,7 +200,7 @@ class Operation(Unmetered):
 class OperationBuilder(Proxy):
     """Build an operation.
 
-    py4j cannot tell its ``build`` from that of the operation, so it is an object of its own.
+    py4j cannot tell the two ``build`` methods apart, so the builder is an object of its own.
     """
 
     class Java:
@@ -370,7 +370,7 @@ def addressed(dataset: Any, addresses: Addresses) -> tuple[list[Any], list[int]]
         addresses: Their addresses in ascending order.
 
     Returns:
-        The fragments that keep other rows, with new deletion files, and the ids of those that keep none.
+        The fragments that keep other rows, with new deletion files, and the ids of fragments that keep no row.
     """
     changed: list[Any] = []
     removed: list[int] = []

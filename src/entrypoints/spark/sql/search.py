@@ -2,7 +2,7 @@
 
 They are table functions in Python. Spark analyses a call in a process of its own, which opens the catalog and pins the
 version; the executors open that version without a catalog, and Lance searches it with its indexes. The arguments may be
-columns of a ``LATERAL`` join, except those that decide the columns of the result.
+columns of a ``LATERAL`` join, except arguments that decide the columns of the result.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Target(Protocol):
 
 
 class Insert(Unmetered):
-    """One INSERT; it may replace all rows, or those that satisfy a condition.
+    """One INSERT; it may replace all rows, or the rows that satisfy a condition.
 
     Spark uses the object in turn as the builder, the write and the batch write.
     """
