@@ -26,6 +26,7 @@ READS = {
     "branch": ("branch {uri} ns.t", ""),
     "count": ("count {uri} ns.t", "2"),
     "describe": ("describe {uri} ns.t", "2"),
+    "export": ("export {uri} ns.t - --format csv", "id"),
     "head": ("head {uri} ns.t", "1"),
     "history": ("history {uri} ns.t", "1"),
     "log": ("log {uri} ns.t --graph", "1"),
@@ -55,6 +56,8 @@ REFUSED = {
     "digest": ("digest {uri}", ELSEWHERE),
     "certify": ("certify {uri}", "Give the root of the catalog's storage"),
     "ingest": ("ingest {uri} ns.t {directory}/policy.toml", ELSEWHERE),
+    "set": ("set {uri} ns.t a=b", "no operation of the REST protocol changes properties"),
+    "unset": ("unset {uri} ns.t a", "no operation of the REST protocol changes properties"),
     "inspect": ("inspect {uri} ns.t", ELSEWHERE),
 }
 TESTED_ELSEWHERE = {
@@ -85,7 +88,7 @@ def uri(front: Front) -> str:
 
 
 def test_every_command_is_tested_over_a_server() -> None:
-    assert not COMMANDS - {*WORKS, *READS, *REFUSED, *TESTED_ELSEWHERE}
+    assert not COMMANDS - {*WORKS, *READS, *CHANGES, *REFUSED, *TESTED_ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -104,6 +107,31 @@ def test_reading_command_works_over_a_server(uri: str, name: str) -> None:
     line, shown = READS[name]
     result = CliRunner().invoke(command, line.format(uri=uri).split(), obj=lancekeep)
     assert (result.exit_code, shown in result.stdout) == (0, True), result.output
+
+
+CHANGES = {
+    "create": "create {uri} ns.u --column id=int64",
+    "import": "import {uri} ns.t {directory}/rows.csv",
+    "register": "register {uri} ns.w {location}",
+    "rename": "rename {uri} ns.t ns.v",
+    "restore": "restore {uri} ns.t 1",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changing_command_works_over_a_server(uri: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / "rows.csv").write_text("id\n3\n")
+    with lancekeep.connect(uri) as catalog:
+        location = catalog.describe_table("ns.t").uri.rpartition("/")[2]
+        if name == "register":
+            catalog.deregister_table("ns.t")
+    line = CHANGES[name].format(uri=uri, directory=tmp_path, location=location)
+    result = CliRunner().invoke(command, line.split(), obj=lancekeep)
+    assert result.exit_code == 0, result.output
+    with lancekeep.connect(uri) as catalog:
+        tables = {table: catalog.versions.describe(f"ns.{table}").rows for table in catalog.list_tables("ns")}
+    expected = {"create": {"t": 2, "u": 0}, "import": {"t": 3}, "register": {"w": 2}, "rename": {"v": 2}}
+    assert tables == expected.get(name, {"t": 2})
 
 
 def test_tags_and_branches_change_over_a_server(uri: str) -> None:

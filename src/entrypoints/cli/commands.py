@@ -88,7 +88,8 @@ class Commands(click.Group):
         if cmd_name not in self._entries:
             return None
         module = import_module(f"{__package__}.{self._entries[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, name if hasattr(module, name) else f"{name}_")  # a word of Python
         return command
 
     def resolve_command(

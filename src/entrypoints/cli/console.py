@@ -71,15 +71,25 @@ def confirmed(plan: str, assume_yes: bool) -> bool:
     Raises:
         Refused: There is no ``--yes``, and no terminal to ask.
     """
-    if assume_yes:
-        return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not assume_yes and not can_ask():
         raise Refused(f"{plan}: this needs a confirmation, and there is no terminal. Nothing was changed. Add --yes")
+    return assume_yes or agreed(plan)
+
+
+def agreed(plan: str) -> bool:
+    """Ask at a terminal whether to carry out a plan; False without a terminal."""
+    if not can_ask():
+        return False
     click.echo(f"{plan}.", err=True)
     if click.confirm("Proceed?", err=True):
         return True
     message("Nothing was changed.")
     return False
+
+
+def can_ask() -> bool:
+    """Return whether a person can answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _is_quiet() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import click
@@ -135,6 +136,7 @@ def schema(
     mode: str | None,
     version: str | None,
     branch: str | None,
+    at: datetime | None,
     out: Output,
 ) -> None:
     """Show the columns of a table.
@@ -143,7 +145,7 @@ def schema(
     """
     columns = (Column("column"), Column("type"), Column("nullable"), Column("metadata"))
     with chosen.catalog(functions, mode=mode) as catalog:
-        fields = catalog.versions.describe(name, **chosen_version(version, branch)).schema
+        fields = catalog.versions.describe(name, **chosen_version(version, branch, at)).schema
         if not len(fields):
             raise VersionNotFound(f"the table {name} has no columns. Write rows into it")
         out.rows(columns, [_field(field) for field in fields])

@@ -8,7 +8,7 @@ from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line
+from lancekeep.entrypoints.cli.console import agreed, print_json, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
@@ -26,13 +26,16 @@ def drop(
 ) -> None:
     """Remove a table from the catalog together with its files.
 
-    Keeps files that neither Lance nor Lancekeep wrote. Without --yes, only shows the plan. Exit code 1: shallow clones
-    read files of TABLE. With --force the table is dropped anyway, and the clones become unreadable.
+    Keeps files that neither Lance nor Lancekeep wrote. Asks at a terminal; elsewhere, only shows the plan without
+    --yes. Exit code 1: shallow clones read files of TABLE. With --force the table is dropped anyway, and the clones
+    become unreadable.
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog:
         clones = _clones(catalog, table)
-        document = {**_described(catalog, table), "clones": clones, "applied": assume_yes}
+        described = _described(catalog, table)
+        assume_yes = assume_yes or (not as_json and agreed(_plan_of_drop(described, clones)))
+        document = {**described, "clones": clones, "applied": assume_yes}
         if assume_yes:
             catalog.drop_table(table, force=force)
     if as_json:
@@ -59,11 +62,14 @@ def drop(
 def deregister(context: click.Context, chosen: Stores, table: str, mode: str, assume_yes: bool, as_json: bool) -> None:
     """Remove a table from the catalog and keep its files.
 
-    Without --yes, only shows the plan. Catalog.register_table adds TABLE to the catalog again.
+    Asks at a terminal; elsewhere, only shows the plan without --yes. `lancekeep register` adds TABLE again.
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog:
-        document = {**_described(catalog, table), "applied": assume_yes}
+        described = _described(catalog, table)
+        plan = f"Deregister {table}; its files stay at {described['location']}"
+        assume_yes = assume_yes or (not as_json and agreed(plan))
+        document = {**described, "applied": assume_yes}
         if assume_yes:
             catalog.deregister_table(table)
     if as_json:
@@ -74,6 +80,11 @@ def deregister(context: click.Context, chosen: Stores, table: str, mode: str, as
     )
     if not assume_yes:
         print_line("Nothing was changed. Run it again with --yes to apply.")
+
+
+def _plan_of_drop(described: dict[str, object], clones: list[str] | None) -> str:
+    unreadable = f". Shallow clones read these files: {', '.join(clones)}" if clones else ""
+    return f"Drop {described['table']} and the files at {described['location']}{unreadable}"
 
 
 def _clones(catalog: Catalog, table: str) -> list[str] | None:

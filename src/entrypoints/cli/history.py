@@ -15,7 +15,7 @@ from lancekeep.entrypoints.cli.cells import moment
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import COUNT, DIFFERENCE, TIME, Column, Output, output, print_folded
-from lancekeep.entrypoints.cli.reading import tags_by_version
+from lancekeep.entrypoints.cli.reading import tags_by_version, time_given
 from lancekeep.entrypoints.cli.upkeep import mode
 
 _HISTORY = (
@@ -43,11 +43,25 @@ _SHOWN = (
 @click.option(
     "-n", "--limit", type=click.IntRange(0), default=20, show_default=True, help="The most versions to list; 0 for all."
 )
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=time_given,
+    help="Only versions since this time: 2026-11-24, or 2d ago.",
+)
 @mode
 @stores
 @click.argument("name")
 @click.pass_obj
-def history(functions: PublicFunctions, chosen: Stores, name: str, mode: str | None, limit: int, out: Output) -> None:
+def history(
+    functions: PublicFunctions,
+    chosen: Stores,
+    name: str,
+    mode: str | None,
+    limit: int,
+    since: datetime | None,
+    out: Output,
+) -> None:
     """List the versions of a table, newest first.
 
     Shows what each version of the table NAME changed, when and by whom.
@@ -56,8 +70,12 @@ def history(functions: PublicFunctions, chosen: Stores, name: str, mode: str | N
         found = catalog.versions.history(name, limit + 1 if limit else None)
         tags = tags_by_version(catalog, name)
     older = [*found[1:], None]
-    rows = [_row(entry, before, tags) for entry, before in zip(found, older, strict=True)]
-    out.rows(_HISTORY, rows[:limit] if limit else rows, "The table has no version yet.")
+    rows = [
+        _row(entry, before, tags)
+        for entry, before in zip(found, older, strict=True)
+        if since is None or entry.timestamp >= since
+    ]
+    out.rows(_HISTORY, rows[:limit] if limit else rows, "The table has no such version.")
 
 
 def _row(entry: Any, before: Any, tags: Mapping[int, Sequence[str]]) -> dict[str, Any]:

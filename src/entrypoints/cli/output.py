@@ -89,10 +89,9 @@ class Output:
             case "json":
                 _print_array(map(json_text, rows))
             case "jsonl":
-                for row in rows:
-                    click.echo(json_text(row))
+                _print_lines(json_lines(rows))
             case "csv":
-                _print_csv([column.name for column in columns], rows)
+                _print_lines(csv_lines([column.name for column in columns], rows))
             case "arrow":
                 _print_arrow(*_as_arrow(columns, rows))
             case _:
@@ -169,12 +168,23 @@ def _print_array(texts: Iterable[str]) -> None:
     click.echo("[]" if separator.startswith("[") else "\n]")
 
 
-def _print_csv(names: Sequence[str], rows: Iterable[Row]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line, nl=False)
+
+
+def json_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """Return rows as JSON lines."""
+    return (f"{json_text(row)}\n" for row in rows)
+
+
+def csv_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Return a header and rows as lines of CSV; nested values are JSON."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
     for values in chain([names], (map(_csv_value, map(row.get, names)) for row in rows)):
         writer.writerow(values)
-        click.echo(line.getvalue(), nl=False)
+        yield line.getvalue()
         line.seek(0)
         line.truncate()
 

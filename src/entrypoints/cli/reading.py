@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
+
+from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.entrypoints.spans import SPANS, parsed_span
 
 if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog
@@ -15,17 +20,54 @@ T = TypeVar("T")
 
 
 def version_option(command: Callable[P, T]) -> Callable[P, T]:
-    """Add ``--version`` and ``--branch``."""
+    """Add ``--version``, ``--branch`` and ``--at``."""
     version = click.option("--version", metavar="N|TAG", help="A version, or the name of a tag. Default: the latest.")
     branch = click.option("--branch", metavar="NAME", help="A branch. Default: the main history.")
-    return version(branch(command))
+    return version(branch(at_option(command)))
 
 
-def chosen_version(version: str | None, branch: str | None) -> dict[str, Any]:
+def at_option(command: Callable[P, T]) -> Callable[P, T]:
+    """Add ``--at``, a time in place of a version."""
+    explanation = "The version that was the latest then: 2026-11-24T09:00, or 2d for two days earlier."
+    return click.option("--at", metavar="TIME", callback=time_given, help=explanation)(command)
+
+
+def time_given(_: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    """Parse a time in ISO 8601, or a time span before now.
+
+    A time without an offset is one of the local time zone.
+
+    Raises:
+        click.BadParameter: The text is neither.
+    """
+    if text is None:
+        return None
+    span = parsed_span(text)
+    if span is not None:
+        return datetime.now(UTC) - span
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        message = f"{text!r} is neither a time, such as 2026-11-24T09:00, nor a time span: {SPANS}"
+        raise click.BadParameter(message, param=option) from None
+
+
+def chosen_version(version: str | None, branch: str | None, at: datetime | None) -> dict[str, Any]:
     """Return the arguments by which `Catalog.open` chooses a version."""
-    if version is not None and not version.isdecimal():
-        return {"tag": version, "branch": branch}
-    return {"version": None if version is None else int(version), "branch": branch}
+    number = version if version is None or not version.isdecimal() else int(version)
+    choice = {"tag": number} if isinstance(number, str) else {"version": number}
+    return {**choice, "branch": branch, "timestamp": at}
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Translate the engine's refusal of an expression, a column or a position."""
+    try:
+        yield
+    except LancekeepError:
+        raise
+    except (ValueError, IndexError, KeyError) as error:
+        raise InvalidInput(f"the engine cannot read these rows: {str(error).partition(', /')[0]}") from error
 
 
 def tags_by_version(catalog: Catalog, table: str, branch: str | None = None) -> dict[int, list[str]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import wraps
 from typing import Any
 
 import click
 
-from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import Output, output
-from lancekeep.entrypoints.cli.reading import chosen_version, version_option
+from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option
 from lancekeep.entrypoints.cli.upkeep import mode
 
 _NONE = "The table has no such rows."
@@ -38,23 +38,13 @@ def _of_table(command: Callable[..., None]) -> Callable[..., None]:
         mode: str | None,
         version: str | None,
         branch: str | None,
+        at: datetime | None,
         **options: Any,
     ) -> None:
-        with chosen.catalog(functions, mode=mode) as catalog, _refusing():
-            command(catalog.open(name, **chosen_version(version, branch)), *args, **options)
+        with chosen.catalog(functions, mode=mode) as catalog, refusing():
+            command(catalog.open(name, **chosen_version(version, branch, at)), *args, **options)
 
     return on_table
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Translate the engine's refusal of an expression, a column or a position."""
-    try:
-        yield
-    except LancekeepError:
-        raise
-    except (ValueError, IndexError, KeyError) as error:
-        raise InvalidInput(f"the engine cannot read these rows: {str(error).partition(', /')[0]}") from error
 
 
 def _number(command: Callable[..., None]) -> Callable[..., None]:
