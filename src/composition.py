@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from lancekeep.adapters.commit_stores import open_commit_store
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.lance.hashing import file_digest
+from lancekeep.adapters.manifest_stores import open_manifest_store
+from lancekeep.adapters.manifest_stores.claimed import require_entries_in
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
@@ -49,6 +50,7 @@ from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -67,8 +69,10 @@ def connect(
     impl: str | None = None,
     mode: str | None = None,
     commit_store: str | None = None,
+    manifest_store: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
+    manifest_store_options: Mapping[str, str] | None = None,
     committer: str | None = None,
     inline_optimization: bool | None = None,
     unsafe: bool | None = None,
@@ -102,8 +106,11 @@ def connect(
             tables are storage-managed: native writers commit by the storage's own atomic primitive. ``remembered``
             stands for the commit store that the catalog names; its credentials come from ``commit_store_options``,
             the environment and ``lancekeep.toml``.
+        manifest_store: The URL of the store that holds the catalog's entries, of an installed adapter. Without one,
+            the entries are in the root, as ``mode`` says.
         storage_options: Options of the object store, in the spelling of the native engine.
         commit_store_options: Options of the commit store, such as credentials, which do not belong in a URL.
+        manifest_store_options: The same for the manifest store.
         committer: The name that `TableVersions.history` shows; ``user@host`` by default.
         inline_optimization: Update the indexes of the manifest table every 256 changes, as `Catalog.optimize` does.
         unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
@@ -134,8 +141,10 @@ def connect(
             impl=impl or ("rest" if uri is not None else None),
             mode=mode,
             commit_store=commit_store,
+            manifest_store=manifest_store,
             storage_options=storage_options,
             commit_store_options=commit_store_options,
+            manifest_store_options=manifest_store_options,
             rest_options=rest_options,
             committer=committer,
             inline_optimization=inline_optimization,
@@ -157,6 +166,8 @@ def open_catalog(config: ConnectionConfig) -> Catalog:
 def _open_server(config: ConnectionConfig) -> Catalog:
     if config.commit_store is not None or config.commit_store_options:
         raise InvalidInput("impl 'rest' has no commit store: the server has one; leave commit_store out")
+    if config.manifest_store is not None or config.manifest_store_options:
+        raise InvalidInput("impl 'rest' has no manifest store: the server has one; leave manifest_store out")
     # The models of `lance_namespace` take longer to import than the rest of Lancekeep.
     from lancekeep.adapters.lance.remote import ServedNamespace
     from lancekeep.adapters.rest.server import RestServer
@@ -175,7 +186,6 @@ def _open_server(config: ConnectionConfig) -> Catalog:
 def _open(config: ConnectionConfig) -> Catalog:
     root, mode, commit_store, unsafe = config.require_root(), config.mode, config.commit_store, config.unsafe
     options, commit_store_options = config.storage_options, config.commit_store_options
-    inline_optimization = config.inline_optimization
     emulates = unsafe and commit_store in (None, REMEMBERED, CONDITIONAL_PUT)
     objects, root_key = open_object_store(root, options, probe=True, unsafe=unsafe, emulate_create=emulates)
 
@@ -189,8 +199,11 @@ def _open(config: ConnectionConfig) -> Catalog:
             _warn(str(error))
         return rows
 
+    elsewhere = None
+    if config.manifest_store is not None:
+        elsewhere = open_manifest_store(config.manifest_store, config.manifest_store_options, objects, root_key)
     if commit_store == REMEMBERED:
-        commit_store = _remembered(_entries(objects, root_key).view())
+        commit_store = _remembered((elsewhere or _entries(objects, root_key)).view())
     if objects.root_uri.startswith("memory:") and commit_store not in (None, CONDITIONAL_PUT):
         raise InvalidInput(
             f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
@@ -199,8 +212,6 @@ def _open(config: ConnectionConfig) -> Catalog:
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
     commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
-    manifest_key = f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/")
-    own_history = DatasetRoot(manifest_key, objects.root_uri + manifest_key)
     opened = {objects.root_uri: objects}
     places = Places(
         objects,
@@ -211,22 +222,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         outside=lambda uri: _outside(uri, opened, options),
         opened=opened.values(),
     )
-    native_commits = objects.guarantees.atomic_create and mode != V1
-    if inline_optimization and not native_commits:
-        raise InvalidInput(f"inline optimization of {root} in mode {mode!r}: there are no indexes that could be built")
-    listing = DirectoryListing(objects, root_key)
-    manifest = _manifest_in(
-        mode,
-        LanceManifestStore(
-            objects,
-            manifest_key,
-            publish=None if native_commits else partial(commits.publish, own_history),
-            forget=None if native_commits else partial(commits.rows.delete, own_history.base_uri),
-            index=partial(refresh_indexes, uri_for_lance(objects, manifest_key), native_options),
-            index_inline=inline_optimization,
-        ),
-        listing,
-    )
+    manifest = elsewhere or _in_directory(config, commits, root_key, native_options)
 
     def engine_over(versions: Versions) -> LanceEngine:
         callbacks = CallbackNamespace(versions)
@@ -256,11 +252,13 @@ def _open(config: ConnectionConfig) -> Catalog:
     rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()
     ledger = directory_of(catalog).ledger
-    view = ledger.view()
-    if mode == V2 and COMMIT_STORE_PROPERTY not in view.properties:
-        remembered = listing.view().properties.get(COMMIT_STORE_PROPERTY)  # in V1 or compatible mode
-        if remembered is not None:
-            ledger.require_store(remembered)
+    properties = ledger.view().properties
+    if config.manifest_store is None:
+        if mode == V2 and COMMIT_STORE_PROPERTY not in properties:
+            properties = DirectoryListing(objects, root_key).view().properties  # of V1 or compatible mode
+            if COMMIT_STORE_PROPERTY in properties:
+                ledger.require_store(properties[COMMIT_STORE_PROPERTY])
+        require_entries_in(places.root_uri, None, properties)
     return catalog
 
 
@@ -286,6 +284,32 @@ def _remembered(view: CatalogView) -> str | None:
             "commit store is, or name the commit store"
         )
     return url
+
+
+def _in_directory(
+    config: ConnectionConfig, commits: TableCommits, root_key: str, native_options: Mapping[str, str]
+) -> ManifestStore:
+    """Open the manifest store of the mode, in the directory of the root."""
+    objects, mode = commits.objects, config.mode
+    native_commits = objects.guarantees.atomic_create and mode != V1
+    if config.inline_optimization and not native_commits:
+        raise InvalidInput(
+            f"inline optimization of {config.root} in mode {mode!r}: there are no indexes that could be built"
+        )
+    listing = DirectoryListing(objects, root_key)
+    if mode == V1:
+        return listing
+    key = f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/")
+    history = DatasetRoot(key, objects.root_uri + key)
+    table = LanceManifestStore(
+        objects,
+        key,
+        publish=None if native_commits else partial(commits.publish, history),
+        forget=None if native_commits else partial(commits.rows.delete, history.base_uri),
+        index=partial(refresh_indexes, uri_for_lance(objects, key), native_options),
+        index_inline=config.inline_optimization,
+    )
+    return table if mode == V2 else CompatibleManifestStore(table, listing)
 
 
 def _outside(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, str]) -> OutsideDirectory:
@@ -357,16 +381,6 @@ def certify(
 
     nothing_decides = config.commit_store is None and not open_objects().guarantees.atomic_create
     return measure(open_objects, None if nothing_decides else open_rows, root_key, progress)
-
-
-def _manifest_in(mode: str, table: LanceManifestStore, listing: DirectoryListing) -> ManifestStore:
-    match mode:
-        case "v1":
-            return listing
-        case "v2":
-            return table
-        case _:
-            return CompatibleManifestStore(table, listing)
 
 
 def _warn(reason: str, kind: type[Warning] = UnsafeStoreWarning) -> None:

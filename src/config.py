@@ -30,12 +30,13 @@ REMEMBERED = "remembered"
 
 PREFIX = "LANCEKEEP_"
 
-STORAGE, COMMIT_STORE, REST = "storage.", "commit_store.", "rest."
+STORAGE, COMMIT_STORE, MANIFEST_STORE, REST = "storage.", "commit_store.", "manifest_store.", "rest."
 SERVER = "server."
 """The prefix of the settings of ``lancekeep serve``, which are no settings of a connection."""
-TEXTS = ("impl", "root", "mode", "commit_store", "committer", "spark_master")
+TEXTS = ("impl", "root", "mode", "commit_store", "manifest_store", "committer", "spark_master")
 BOOLEANS = ("inline_optimization", "unsafe", "vend_input_storage_options")
-SETTINGS = (*TEXTS, *BOOLEANS, STORAGE, COMMIT_STORE, REST)
+_PREFIXES = (STORAGE, COMMIT_STORE, MANIFEST_STORE, REST)
+SETTINGS = (*TEXTS, *BOOLEANS, *_PREFIXES)
 """Every setting; a name that ends in a dot is the prefix of a store's options."""
 
 NATIVE_MODE = ("manifest_enabled", "dir_listing_enabled", "dir_listing_to_manifest_migration_enabled")
@@ -54,6 +55,7 @@ _ALIASES = {
     "inline_optimization_enabled": "inline_optimization",
     "storage_options.": STORAGE,
     "commit_store_options.": COMMIT_STORE,
+    "manifest_store_options.": MANIFEST_STORE,
 }
 _KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
 _PLANNED = ("hive",)
@@ -111,8 +113,10 @@ class ConnectionConfig:
     impl: str = "dir"
     mode: str = COMPATIBLE
     commit_store: str | None = attrs.field(default=None, repr=_shown_store)
+    manifest_store: str | None = attrs.field(default=None, repr=_shown_store)
     storage_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
     commit_store_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
+    manifest_store_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
     rest_options: Mapping[str, str] = attrs.field(factory=dict, repr=_shown_names)
     committer: str | None = None
     inline_optimization: bool = False
@@ -169,17 +173,26 @@ class ConnectionConfig:
         mode = text("mode") or COMPATIBLE
         if mode not in MODES:
             raise InvalidInput(f"unknown mode {mode!r}{_found_in(settings['mode'])}; choose {', '.join(MODES)}")
+        inline = _boolean(settings, "inline_optimization")
+        if "manifest_store" in settings and ("mode" in settings or inline):
+            other = "mode" if "mode" in settings else "inline_optimization"
+            raise InvalidInput(
+                f"{other}{_found_in(settings[other])} is about entries in the directory of the root, and "
+                f"manifest_store{_found_in(settings['manifest_store'])} keeps them elsewhere; leave one of them out"
+            )
         vend = "vend_input_storage_options"
         return cls(
             root=text("root"),
             impl=_implementation(settings),
             mode=mode,
             commit_store=text("commit_store"),
+            manifest_store=text("manifest_store"),
             storage_options=_below(STORAGE, settings),
             commit_store_options=_below(COMMIT_STORE, settings),
+            manifest_store_options=_below(MANIFEST_STORE, settings),
             rest_options=_below(REST, settings),
             committer=text("committer"),
-            inline_optimization=_boolean(settings, "inline_optimization"),
+            inline_optimization=inline,
             unsafe=_boolean(settings, "unsafe"),
             vend_input_storage_options=_boolean(settings, vend) if vend in settings else None,
             spark_master=text("spark_master"),
@@ -189,11 +202,14 @@ class ConnectionConfig:
     def as_properties(self) -> dict[str, str]:
         """Return the properties of this configuration, secrets included."""
         properties = {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
+        if self.manifest_store is not None:
+            del properties["mode"]  # the mode of a directory
         for name in BOOLEANS:
             if (flag := getattr(self, name)) is not None:
                 properties[name] = str(flag).lower()
         properties |= {f"{STORAGE}{name}": value for name, value in self.storage_options.items()}
         properties |= {f"{COMMIT_STORE}{name}": value for name, value in self.commit_store_options.items()}
+        properties |= {f"{MANIFEST_STORE}{name}": value for name, value in self.manifest_store_options.items()}
         return properties | {f"{REST}{name}": value for name, value in self.rest_options.items()}
 
     def require_root(self) -> str:
@@ -217,6 +233,7 @@ def given(
     *,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
+    manifest_store_options: Mapping[str, str] | None = None,
     rest_options: Mapping[str, str] | None = None,
     **settings: object,
 ) -> dict[str, Any]:
@@ -228,6 +245,7 @@ def given(
     arguments = {name: value for name, value in settings.items() if value is not None}
     arguments |= {f"{STORAGE}{name}": value for name, value in (storage_options or {}).items()}
     arguments |= {f"{COMMIT_STORE}{name}": value for name, value in (commit_store_options or {}).items()}
+    arguments |= {f"{MANIFEST_STORE}{name}": value for name, value in (manifest_store_options or {}).items()}
     arguments |= {f"{REST}{name}": value for name, value in (rest_options or {}).items()}
     twice = sorted(arguments.keys() & (properties or {}).keys())
     if twice:
@@ -277,9 +295,9 @@ def _key(name: str, origin: str) -> str:
     for alias, own in _ALIASES.items():
         if key == alias or (alias.endswith(".") and key.startswith(alias)):
             key = own + key.removeprefix(alias)
-    if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in (STORAGE, COMMIT_STORE, REST)):
+    if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in _PREFIXES):
         return key
-    nearest = difflib.get_close_matches(key, [*_KNOWN, STORAGE, COMMIT_STORE, REST], n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(key, [*_KNOWN, *_PREFIXES], n=1, cutoff=0.0)[0]
     if origin == _variable(name):
         raise InvalidInput(f"unknown variable {origin}; did you mean {_variable(nearest)}?")
     found = "" if origin == ARGUMENT else f"{origin}: "
@@ -449,10 +467,10 @@ def _section(table: Mapping[str, Any], origin: str, folder: Path) -> _Settings:
     root = settings.get("root")
     if root is not None and not re.match(r"~|[A-Za-z][A-Za-z0-9+.-]*:/", root.value):
         settings["root"] = attrs.evolve(root, value=str(folder / root.value))
-    if root is None and any(name.startswith(("commit_store", REST)) for name in settings):
+    if root is None and any(name.startswith(("commit_store", "manifest_store", REST)) for name in settings):
         raise InvalidInput(
-            f"{origin}: a commit store and the settings of a server belong to one root; add root = '…' to the same "
-            "section"
+            f"{origin}: a commit store, a manifest store and the settings of a server belong to one root; add "
+            "root = '…' to the same section"
         )
     return settings
 

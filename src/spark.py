@@ -42,8 +42,10 @@ def install(
     *,
     mode: str | None = None,
     commit_store: str | None = None,
+    manifest_store: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     commit_store_options: Mapping[str, str] | None = None,
+    manifest_store_options: Mapping[str, str] | None = None,
     committer: str | None = None,
     inline_optimization: bool | None = None,
     unsafe: bool | None = None,
@@ -63,8 +65,10 @@ def install(
         root: As of `lancekeep.connect`, like the arguments below.
         mode: As of `lancekeep.connect`.
         commit_store: As of `lancekeep.connect`.
+        manifest_store: As of `lancekeep.connect`.
         storage_options: As of `lancekeep.connect`.
         commit_store_options: As of `lancekeep.connect`.
+        manifest_store_options: As of `lancekeep.connect`.
         committer: As of `lancekeep.connect`.
         inline_optimization: As of `lancekeep.connect`.
         unsafe: As of `lancekeep.connect`.
@@ -84,8 +88,10 @@ def install(
             root=root,
             mode=mode,
             commit_store=commit_store,
+            manifest_store=manifest_store,
             storage_options=storage_options,
             commit_store_options=commit_store_options,
+            manifest_store_options=manifest_store_options,
             committer=committer,
             inline_optimization=inline_optimization,
             unsafe=unsafe,

@@ -141,6 +141,6 @@ def bootstrap(
         close=directory.close,
         uri=places.uri,
         storage_options=places.storage_options,
-        is_bare=places.is_bare,
+        is_bare=lambda: places.is_bare() and ledger.view().version == 0,
     )
     return Catalog(services, places.root_uri, directory)

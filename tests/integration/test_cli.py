@@ -203,12 +203,15 @@ def test_commands_share_their_options() -> None:
         seen.extend((chosen.given, as_json, assume_yes))
 
     arguments = ["lake", "--commit-store", "sqlite:///c.db", "--storage-option", "a=b=c", "--json", "--yes"]
+    arguments += ["--manifest-store", "json:///e.json", "--manifest-store-option", "pool=3"]
     CliRunner().invoke(example, [*arguments, "--commit-store-option", "password="], catch_exceptions=False)
     given = {
         "root": "lake",
         "commit_store": "sqlite:///c.db",
+        "manifest_store": "json:///e.json",
         "storage_options": {"a": "b=c"},
         "commit_store_options": {"password": ""},
+        "manifest_store_options": {"pool": "3"},
     }
     assert seen == [given, True, True]
 
@@ -318,12 +321,14 @@ def test_options_come_from_a_file_from_stdin_and_from_the_environment(tmp_path: 
     assert shown_options(arguments, "password=hunter2\n", environment).given == {
         "root": "lake",
         "commit_store": "redis://cache/0",
+        "manifest_store": None,
         "storage_options": {
             "aws_region": "eu-west-1",
             "aws_access_key_id": "id",
             "aws_secret_access_key": "a=b ",
         },
         "commit_store_options": {"username": "ada", "password": "hunter2"},
+        "manifest_store_options": {},
     }
 
 

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol, cast
 
 import attrs
 
-from lancekeep.adapters.commit_stores.options import StoreUrl, nearest
-from lancekeep.domain.errors import InvalidInput, MissingExtra
+from lancekeep.domain.errors import MissingExtra
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
-
-ENTRY_POINTS = "lancekeep.commit_stores"
-"""The group of entry points that name adapters of other distributions: URL scheme = `CommitStoreAdapter`."""
+from lancekeep.store_urls import COMMIT_STORES, StoreUrl
 
 
 class CommitStoreAdapter(Protocol):
@@ -91,7 +87,9 @@ def open_commit_store(url: str, options: Mapping[str, str], objects: ObjectStore
     location = StoreUrl.parse(url, options)
     scheme = location.parts.scheme
     source = _SOURCES.get(scheme)
-    adapter = _registered(scheme) if source is None else source.load()
+    adapter: type[CommitStoreAdapter] | None = COMMIT_STORES.adapter(scheme) if source is None else source.load()
+    if adapter is None:
+        raise COMMIT_STORES.unknown(scheme, _SOURCES)
     location.check_options(adapter.options if scheme == DERIVED else adapter.options | {TRUST_ROWS})
     store = adapter.open(location, objects)
     if location.boolean(TRUST_ROWS, False):
@@ -111,25 +109,3 @@ class _TrustedRows:
 
     def __repr__(self) -> str:
         return repr(self._store)
-
-
-def _registered(scheme: str) -> type[CommitStoreAdapter]:
-    """Return the adapter that another distribution registers for a scheme.
-
-    Raises:
-        InvalidInput: no distribution registers the scheme, or several do.
-    """
-    found = entry_points(group=ENTRY_POINTS)
-    adapters = {entry.value: entry for entry in found if entry.name == scheme}
-    if not adapters:
-        schemes = [*_SOURCES, *sorted({entry.name for entry in found} - set(_SOURCES))]
-        raise InvalidInput(
-            f"unknown commit store {scheme}://{nearest(scheme, schemes)}; available are "
-            f"{', '.join(f'{known}://' for known in schemes)}"
-        )
-    if len(adapters) > 1:
-        raise InvalidInput(
-            f"several adapters are registered for {scheme}://: {', '.join(sorted(adapters))}. Uninstall all but one."
-        )
-    (entry,) = adapters.values()
-    return cast(type[CommitStoreAdapter], entry.load())

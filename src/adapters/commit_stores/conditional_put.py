@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import ClassVar
 
 from lancekeep.adapters.commit_stores.claims import latest_agreed, reserve_alone
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.dataset_files import REFERENCES
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, ObjectNotFound, UnsafeStore
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
@@ -28,6 +27,7 @@ from lancekeep.domain.version_row import (
 from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 _Rows = list[VersionRow]
 

@@ -28,7 +28,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import ATTEMPTS, answer, answer_all
 from lancekeep.adapters.commit_stores.dynamodb_errors import code_of, reasons_of, understood
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused, StoreUnavailable
 from lancekeep.domain.version_row import (
     BatchReservation,
@@ -41,6 +40,7 @@ from lancekeep.domain.version_row import (
 )
 from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

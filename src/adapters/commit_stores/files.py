@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import answer, latest_agreed, may_finalize, reserve_alone
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.version_row import (
     BatchReservation,
@@ -36,6 +35,7 @@ from lancekeep.domain.version_row import (
 from lancekeep.local_files import hard_link
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 _VERSION = re.compile("0|[1-9][0-9]{0,19}")
 _ADVICE = "Put the directory on a file system with hard links, or use another commit store, such as sqlite:///…"

@@ -10,10 +10,10 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.claims import answer_all, answer_claim, may_finalize
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 
 class _Histories:

@@ -34,7 +34,6 @@ from redis.sentinel import Sentinel
 
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import answer, answer_all, latest_agreed, may_finalize
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import (
     AccessDenied,
     Damaged,
@@ -46,6 +45,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.version_row import BatchReservation, Blocked, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees, require_atomic
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 DEFAULT_PORT = 6379
 SENTINEL = "redis+sentinel"

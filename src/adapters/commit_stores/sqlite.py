@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.boundary import boundary
 from lancekeep.adapters.commit_stores.claims import answer, answer_all, answer_claim
-from lancekeep.adapters.commit_stores.options import StoreUrl
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, StoreUnavailable
 from lancekeep.domain.version_row import BatchReservation, Claim, NotReady, Reservation, Reserved, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import StoreUrl
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS version_rows (

@@ -1,0 +1,55 @@
+"""Manifest stores by URL, for entries outside of the directory of the root.
+
+The adapters of this package keep the entries in the directory; the mode of a connection chooses one of them. Other
+distributions add adapters by entry points (docs/write-an-adapter.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+from lancekeep.adapters.manifest_stores.claimed import ClaimedManifestStore, ManifestStoreElsewhere
+from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
+
+
+class ManifestStoreAdapter(Protocol):
+    """A class that opens the manifest stores of one URL scheme."""
+
+    options: ClassVar[frozenset[str]]
+    """The names of the options that the URL's query may give."""
+
+    @classmethod
+    def open(cls, url: StoreUrl, objects: ObjectStore, root_key: str) -> ManifestStoreElsewhere:
+        """Open the store that ``url`` names, without writing.
+
+        Args:
+            url: The URL with its options.
+            objects: The object store of the tables.
+            root_key: The key of the catalog's root.
+        """
+        ...
+
+
+def open_manifest_store(url: str, options: Mapping[str, str], objects: ObjectStore, root_key: str) -> ManifestStore:
+    """Open the manifest store of a URL, without writing.
+
+    Args:
+        url: The URL of the manifest store.
+        options: The ``manifest_store.*`` properties. The URL's query may set the same options; keep secrets out of it.
+        objects: The object store of the tables.
+        root_key: The key of the catalog's root.
+
+    Raises:
+        InvalidInput: The URL or an option is invalid; the message names the nearest known one.
+        Refused: The entries of the root are elsewhere.
+    """
+    location = StoreUrl.parse(url, options, MANIFEST_STORES)
+    scheme = location.parts.scheme
+    adapter: type[ManifestStoreAdapter] | None = MANIFEST_STORES.adapter(scheme)
+    if adapter is None:
+        raise MANIFEST_STORES.unknown(scheme)
+    location.check_options(adapter.options)
+    return ClaimedManifestStore(adapter.open(location, objects, root_key), objects, root_key)

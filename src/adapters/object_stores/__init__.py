@@ -1,4 +1,7 @@
-"""Open object stores by URI; each adapter loads on first use."""
+"""Open object stores by URI; each adapter loads on first use.
+
+Other distributions add adapters by entry points (docs/write-an-adapter.md).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,32 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import NoReturn
+from typing import ClassVar, NoReturn, Protocol
 from urllib.parse import quote, unquote
 
 from lancekeep.adapters.object_stores.native_options import NATIVE_OPTIONS, is_native_option
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import OBJECT_STORES
 
 _LOCAL_URI = "file:///"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]*)/*(?P<path>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "false": False}
+
+
+class ObjectStoreAdapter(Protocol):
+    """A class that opens the object stores of one URI scheme."""
+
+    options: ClassVar[frozenset[str]]
+    """The names of its storage options. The options of the native engine are permitted, too."""
+
+    @classmethod
+    def open(cls, authority: str, options: Mapping[str, str]) -> ObjectStore:
+        """Open the store of the URIs ``scheme://authority/…``.
+
+        The ``root_uri`` of the store makes a URI of a key, which the native engine must be able to open.
+        """
+        ...
 
 
 def open_object_store(
@@ -32,8 +51,8 @@ def open_object_store(
 
     Args:
         root: A path or a URI: ``file:///…`` or ``file:/…``, ``s3://bucket/…``, ``memory:///…`` (one store per
-            process), or any scheme of fsspec. Percent escapes in a URI are decoded, as the native engine does. Symbolic
-            links in local paths are resolved, so one directory has one key.
+            process), the scheme of a registered adapter, or any scheme of fsspec. Percent escapes in a URI are decoded,
+            as the native engine does. Symbolic links in local paths are resolved, so one directory has one key.
         storage_options: ``fsync`` (true or false) for files; the options of `s3_client.s3_client` for S3; otherwise the
             arguments of the fsspec implementation. Every root also accepts the options of the native engine.
         probe: `ObjectStore.prove` tests S3 servers other than AWS, below ``root``.
@@ -82,6 +101,10 @@ def open_object_store(
         return found, key
     if scheme == "s3":
         return _open_s3(authority, storage_options, key if probe else None, unsafe), key
+    adapter: type[ObjectStoreAdapter] | None = OBJECT_STORES.adapter(scheme)
+    if adapter is not None:
+        _refuse_unknown(storage_options, tuple(adapter.options), f"{scheme}://")
+        return adapter.open(authority, storage_options), key
     return _open_fsspec(scheme, f"{scheme}://{authority}/", storage_options, emulate_create), key
 
 
@@ -127,7 +150,7 @@ def _open_fsspec(scheme: str, root_uri: str, options: Mapping[str, str], emulate
     from fsspec.registry import known_implementations, registry
 
     if scheme not in known_implementations and scheme not in registry:
-        _refuse_scheme(scheme, {"file", "memory", "s3", *known_implementations, *registry})
+        _refuse_scheme(scheme, set(OBJECT_STORES.schemes(["file", "memory", "s3", *known_implementations, *registry])))
     from lancekeep.adapters.object_stores.fsspec_store import open_fsspec
 
     return open_fsspec(scheme, root_uri, options, emulate_create=emulate_create)

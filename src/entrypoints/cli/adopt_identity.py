@@ -19,7 +19,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @stores
 @click.pass_obj
 def adopt_identity(
-    functions: PublicFunctions, chosen: Stores, mode: str, original: bool, assume_yes: bool, as_json: bool
+    functions: PublicFunctions, chosen: Stores, mode: str | None, original: bool, assume_yes: bool, as_json: bool
 ) -> None:
     """Give a copied or moved catalog its identity.
 

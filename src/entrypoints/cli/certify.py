@@ -26,7 +26,7 @@ def certify(context: click.Context, chosen: Stores, as_json: bool) -> None:
     """
     functions: PublicFunctions = context.obj
     with progress("certify") as report_progress:
-        certificate = functions.certify(**chosen.given, progress=report_progress)
+        certificate = functions.certify(**chosen.of_versions, progress=report_progress)
     if as_json:
         print_json(_document(certificate))
     else:

@@ -36,7 +36,7 @@ from lancekeep.entrypoints.cli.upkeep import mode, span
 def cleanup(
     context: click.Context,
     chosen: Stores,
-    mode: str,
+    mode: str | None,
     older_than: timedelta,
     keep: int,
     grace: timedelta,

@@ -25,7 +25,7 @@ def clone(
     chosen: Stores,
     source: str,
     target: str,
-    mode: str,
+    mode: str | None,
     version: str | None,
     deep: bool,
     as_json: bool,
@@ -51,7 +51,7 @@ def clone(
 @stores
 @click.argument("table")
 @click.pass_obj
-def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: str, as_json: bool) -> None:
+def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: str | None, as_json: bool) -> None:
     """Copy the files that a clone reads from other tables into its directory.
 
     Commits one version of TABLE. Older versions of TABLE keep reading those files until they are cleaned up.

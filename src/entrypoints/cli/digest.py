@@ -19,7 +19,12 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.argument("tables", nargs=-1)
 @click.pass_obj
 def digest(
-    functions: PublicFunctions, chosen: Stores, tables: tuple[str, ...], mode: str, threads: int | None, as_json: bool
+    functions: PublicFunctions,
+    chosen: Stores,
+    tables: tuple[str, ...],
+    mode: str | None,
+    threads: int | None,
+    as_json: bool,
 ) -> None:
     """Record the digests of the files of tables.
 

@@ -22,7 +22,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @click.argument("table")
 @click.pass_context
 def drop(
-    context: click.Context, chosen: Stores, table: str, mode: str, force: bool, assume_yes: bool, as_json: bool
+    context: click.Context, chosen: Stores, table: str, mode: str | None, force: bool, assume_yes: bool, as_json: bool
 ) -> None:
     """Remove a table from the catalog together with its files.
 
@@ -59,7 +59,9 @@ def drop(
 @stores
 @click.argument("table")
 @click.pass_context
-def deregister(context: click.Context, chosen: Stores, table: str, mode: str, assume_yes: bool, as_json: bool) -> None:
+def deregister(
+    context: click.Context, chosen: Stores, table: str, mode: str | None, assume_yes: bool, as_json: bool
+) -> None:
     """Remove a table from the catalog and keep its files.
 
     Asks at a terminal; elsewhere, only shows the plan without --yes. `lancekeep register` adds TABLE again.

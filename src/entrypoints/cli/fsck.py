@@ -20,7 +20,7 @@ from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, pri
 @stores
 @click.pass_context
 def fsck(
-    context: click.Context, chosen: Stores, /, mode: str, tables: tuple[str, ...], as_json: bool, **looked: Any
+    context: click.Context, chosen: Stores, /, mode: str | None, tables: tuple[str, ...], as_json: bool, **looked: Any
 ) -> None:
     """Check the catalog for inconsistencies; change nothing.
 

@@ -48,7 +48,7 @@ def inspect(
     functions: PublicFunctions,
     chosen: Stores,
     table: str,
-    mode: str,
+    mode: str | None,
     version: str | None,
     file: str | None,
     fragment: int | None,

@@ -47,7 +47,7 @@ class Surroundings:
 
     functions: PublicFunctions
     stores: Stores
-    mode: str
+    mode: str | None
     master: str
 
     @contextmanager
@@ -100,7 +100,7 @@ def on_spark(command: Callable[Concatenate[Surroundings, P], T]) -> Callable[...
     @click.pass_obj
     @wraps(command)
     def with_surroundings(
-        functions: PublicFunctions, chosen: Stores, /, *args: Any, mode: str, master: str, **kwargs: Any
+        functions: PublicFunctions, chosen: Stores, /, *args: Any, mode: str | None, master: str, **kwargs: Any
     ) -> T:
         return command(Surroundings(functions, chosen, mode, master), *args, **kwargs)
 

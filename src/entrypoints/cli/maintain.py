@@ -23,7 +23,9 @@ from lancekeep.entrypoints.maintenance import MaintenanceWorker, read_plan
 @mode
 @stores
 @click.pass_context
-def maintain(context: click.Context, chosen: Stores, mode: str, policy: Path, dry_run: bool, as_json: bool) -> None:
+def maintain(
+    context: click.Context, chosen: Stores, mode: str | None, policy: Path, dry_run: bool, as_json: bool
+) -> None:
     """Compact, index and clean up tables by a policy, once.
 
     Works on CATALOG as `lancekeep serve --maintenance` does at intervals. If another worker has the lease,

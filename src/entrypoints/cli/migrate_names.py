@@ -34,7 +34,7 @@ def migrate_names(
     functions: PublicFunctions,
     chosen: Stores,
     table: str,
-    mode: str,
+    mode: str | None,
     reader_pause: float,
     interrupt_plain_readers: bool,
     assume_yes: bool,

@@ -15,7 +15,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @mode
 @stores
 @click.pass_context
-def optimize(context: click.Context, chosen: Stores, mode: str, as_json: bool) -> None:
+def optimize(context: click.Context, chosen: Stores, mode: str | None, as_json: bool) -> None:
     """Remove old versions of the manifest table and build its indexes.
 
     No entry of CATALOG changes. Other implementations use the indexes; Lancekeep does not need them.

@@ -65,9 +65,16 @@ class Stores:
 
     root: str
     commit_store: str | None
+    manifest_store: str | None
     storage_options: dict[str, str] = attrs.field(repr=False)
     commit_store_options: dict[str, str] = attrs.field(repr=False)
+    manifest_store_options: dict[str, str] = attrs.field(repr=False)
     served: bool = False
+
+    @property
+    def of_versions(self) -> dict[str, Any]:
+        """The stores that decide about versions, for ``lancekeep.certify``."""
+        return {name: value for name, value in self.given.items() if not name.startswith("manifest_store")}
 
     @property
     def given(self) -> dict[str, Any]:
@@ -117,6 +124,16 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
         "An option of the commit store; may be repeated. Also: LANCEKEEP_COMMIT_STORE__NAME.",
     )
     @pairs_in_file("--commit-store-option-file", "The same for secret options of the commit store, a password.")
+    @click.option(
+        "--manifest-store",
+        metavar="URL",
+        help="URL of the store of the catalog's entries. Default: the directory ROOT. Also: LANCEKEEP_MANIFEST_STORE.",
+    )
+    @pairs(
+        "--manifest-store-option",
+        "An option of the manifest store; may be repeated. Also: LANCEKEEP_MANIFEST_STORE__NAME.",
+    )
+    @pairs_in_file("--manifest-store-option-file", "The same for secret options of the manifest store.")
     @wraps(command)
     def with_stores(
         *args: Any,
@@ -126,6 +143,9 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
         storage_option_file: dict[str, str],
         commit_store_option: dict[str, str],
         commit_store_option_file: dict[str, str],
+        manifest_store: str | None,
+        manifest_store_option: dict[str, str],
+        manifest_store_option_file: dict[str, str],
         **kwargs: Any,
     ) -> T:
         left_out = click.get_current_context().meta.get(LEFT_OUT, False)
@@ -133,15 +153,19 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
             given(
                 _named(None if left_out else place),
                 commit_store=commit_store,
+                manifest_store=manifest_store,
                 storage_options=storage_option_file | storage_option,
                 commit_store_options=commit_store_option_file | commit_store_option,
+                manifest_store_options=manifest_store_option_file | manifest_store_option,
             )
         )
         chosen = Stores(
             config.require_root(),
             config.commit_store,
+            config.manifest_store,
             dict(config.storage_options),
             dict(config.commit_store_options),
+            dict(config.manifest_store_options),
             config.impl == "rest",
         )
         return command(chosen, *args, **kwargs)

@@ -26,7 +26,7 @@ def relocate(
     chosen: Stores,
     table: str,
     location: str,
-    mode: str,
+    mode: str | None,
     keep: bool,
     assume_yes: bool,
     as_json: bool,

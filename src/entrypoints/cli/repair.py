@@ -30,7 +30,7 @@ def repair(
     context: click.Context,
     chosen: Stores,
     /,
-    mode: str,
+    mode: str | None,
     tables: tuple[str, ...],
     assume_yes: bool,
     drop_fragments: bool,

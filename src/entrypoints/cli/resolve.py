@@ -19,7 +19,7 @@ from lancekeep.entrypoints.cli.upkeep import mode
 @stores
 @click.argument("token")
 @click.pass_context
-def resolve(context: click.Context, chosen: Stores, token: str, mode: str, as_json: bool) -> None:
+def resolve(context: click.Context, chosen: Stores, token: str, mode: str | None, as_json: bool) -> None:
     """Settle a commit whose outcome was unknown.
 
     TOKEN comes with the error CommitUnknown. Completes the commit if its version is still free. Exit code 1: another

@@ -28,7 +28,7 @@ def tier(
     chosen: Stores,
     table: str,
     base: str,
-    mode: str,
+    mode: str | None,
     older_than: timedelta | None,
     before_version: int | None,
     assume_yes: bool,

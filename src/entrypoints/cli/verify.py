@@ -28,7 +28,7 @@ def verify(
     context: click.Context,
     chosen: Stores,
     tables: tuple[str, ...],
-    mode: str,
+    mode: str | None,
     deep: bool,
     no_digests: bool,
     indexes: bool,

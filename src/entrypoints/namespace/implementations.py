@@ -40,6 +40,8 @@ def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[
             raise InvalidInput(f"impl 'native' serves a directory, and {public_url(root)} is the URI of a server")
         if config.commit_store is not None:
             raise InvalidInput("impl 'native' serves a directory without a commit store; leave commit_store out")
+        if config.manifest_store is not None:
+            raise InvalidInput("impl 'native' serves the entries in a directory; leave manifest_store out")
         storage = {f"storage.{name}": value for name, value in config.storage_options.items()}
         yield DirectoryNamespace(root=root, **storage), public_url(root)
     elif config.impl == "rest":

@@ -1,11 +1,15 @@
-"""Parse the URL and the options of a commit store."""
+"""The URLs of stores, and the adapters that other distributions register.
+
+Commit stores, manifest stores and object stores find adapters in the same way (docs/write-an-adapter.md).
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Collection, Iterable, Mapping
-from typing import NoReturn, TypeVar
+from importlib.metadata import entry_points
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import attrs
@@ -16,10 +20,61 @@ T = TypeVar("T")
 
 
 @attrs.frozen
-class StoreUrl:
-    """Hold the parsed URL of a commit store.
+class StoreKind:
+    """A port whose adapters are chosen by the scheme of a URL.
 
-    ``options`` combines the URL's query and the ``commit_store.*`` properties. ``str`` returns the URL without user,
+    Attributes:
+        name: the port in messages.
+        group: the group of entry points that name adapters of other distributions: URL scheme = class.
+        example: URLs for messages.
+    """
+
+    name: str
+    group: str
+    example: str
+
+    def adapter(self, scheme: str) -> Any | None:
+        """Return the adapter that another distribution registers for a scheme, or None.
+
+        Raises:
+            InvalidInput: several distributions register the scheme.
+        """
+        adapters = {entry.value: entry for entry in entry_points(group=self.group) if entry.name == scheme}
+        if len(adapters) > 1:
+            raise InvalidInput(
+                f"several adapters are registered for {scheme}://: {', '.join(sorted(adapters))}. Uninstall all but "
+                "one."
+            )
+        return next((entry.load() for entry in adapters.values()), None)
+
+    def schemes(self, own: Iterable[str] = ()) -> list[str]:
+        """Return the schemes of Lancekeep, then those that others register.
+
+        Args:
+            own: The schemes of Lancekeep.
+        """
+        own = list(own)
+        return [*own, *sorted({entry.name for entry in entry_points(group=self.group)} - set(own))]
+
+    def unknown(self, scheme: str, own: Iterable[str] = ()) -> InvalidInput:
+        """Return the error for a scheme without an adapter."""
+        schemes = self.schemes(own)
+        available = f"available are {', '.join(f'{known}://' for known in schemes)}" if schemes else "none is installed"
+        return InvalidInput(f"unknown {self.name} {scheme}://{nearest(scheme, schemes)}; {available}")
+
+
+COMMIT_STORES = StoreKind(
+    "commit store", "lancekeep.commit_stores", "sqlite:///var/lib/lake/commits.db or redis://localhost:6379/0"
+)
+MANIFEST_STORES = StoreKind("manifest store", "lancekeep.manifest_stores", "SCHEME://HOST/NAME")
+OBJECT_STORES = StoreKind("object store", "lancekeep.object_stores", "s3://bucket/lake")
+
+
+@attrs.frozen
+class StoreUrl:
+    """Hold the parsed URL of a commit store or manifest store.
+
+    ``options`` combines the URL's query and the properties of the store. ``str`` returns the URL without user,
     password and options, for use in messages.
     """
 
@@ -27,7 +82,7 @@ class StoreUrl:
     options: Mapping[str, str] = attrs.field(repr=False)
 
     @staticmethod
-    def parse(url: str, options: Mapping[str, str]) -> StoreUrl:
+    def parse(url: str, options: Mapping[str, str], kind: StoreKind = COMMIT_STORES) -> StoreUrl:
         """Parse a URL.
 
         Raises:
@@ -36,8 +91,8 @@ class StoreUrl:
         scheme, separator, _ = url.partition("://")
         if not separator or not scheme:
             raise InvalidInput(
-                "expected the URL of a commit store, such as sqlite:///var/lib/lake/commits.db or "
-                "redis://localhost:6379/0; found a text without a scheme followed by '://'"
+                f"expected the URL of a {kind.name}, such as {kind.example}; found a text without a scheme followed by "
+                "'://'"
             )
         try:
             url.encode()  # refuses lone surrogates

@@ -1,0 +1,120 @@
+"""The claim of a root by a manifest store elsewhere.
+
+Two catalogs over one root would take each other's tables for orphans. So the first change records the URL of the
+manifest store in the properties file of the root, and another manifest store, or a mode of the directory, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees
+from lancekeep.domain.errors import ConcurrentModification, Refused
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES
+from lancekeep.domain.table import MANIFEST_DIRECTORY
+from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
+from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+MANIFEST_STORE_PROPERTY = f"{OWN_PROPERTIES}manifest_store"
+"""The property in a root's file that names, without secrets, the manifest store of its entries."""
+
+
+class ManifestStoreElsewhere(ManifestStore, Protocol):
+    """A manifest store that keeps its entries outside of the directory of the root."""
+
+    @property
+    def url(self) -> str:
+        """The canonical URL, without secrets and tuning options.
+
+        The URLs of two stores are equal exactly if they hold the same entries.
+        """
+
+
+def require_entries_in(root: str, url: str | None, properties: Mapping[str, str]) -> None:
+    """Raise `Refused` if a root records another place of its entries.
+
+    Args:
+        root: The root, for messages.
+        url: The URL of the manifest store that was opened; None for the directory of the root.
+        properties: The properties in the root's file.
+    """
+    recorded = properties.get(MANIFEST_STORE_PROPERTY)
+    if recorded is not None and recorded != url:
+        raise Refused(
+            f"the entries of {root} are in the manifest store {recorded}; opened with {url or 'its directory'}. "
+            f"Connect with manifest_store={recorded!r}."
+        )
+
+
+class ClaimedManifestStore:
+    """A manifest store elsewhere, which claims its root with the first change."""
+
+    def __init__(self, store: ManifestStoreElsewhere, objects: ObjectStore, root_key: str) -> None:
+        self._store = store
+        self._listing = DirectoryListing(objects, root_key)
+        self._manifest = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
+        self._root = objects.root_uri + root_key
+        self._claimed = self._is_claimed()
+
+    @property
+    def guarantees(self) -> ManifestStoreGuarantees:
+        return self._store.guarantees
+
+    @property
+    def history(self) -> DatasetRoot | None:
+        return self._store.history
+
+    def location_of(self, table_id: ObjectId) -> str | None:
+        return self._store.location_of(table_id)
+
+    def view(self) -> CatalogView:
+        return self._store.view()
+
+    def recent(self) -> CatalogView:
+        return self._store.recent()
+
+    def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
+        if not self._claimed and decide(self._store.view())[0]:
+            self._claim()
+        return self._store.apply(decide)
+
+    def optimize(self) -> None:
+        self._store.optimize()
+
+    def clean_up(self) -> int:
+        return self._store.clean_up()
+
+    def leftovers(self) -> Sequence[ObjectInfo]:
+        return self._store.leftovers()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _is_claimed(self) -> bool:
+        """Return whether the root records this store.
+
+        Raises:
+            Refused: The root records another place of its entries, or holds a catalog of its own.
+        """
+        directory = self._listing.view()
+        require_entries_in(self._root, self._store.url, directory.properties)
+        if MANIFEST_STORE_PROPERTY in directory.properties:
+            return True
+        if directory.remembers or self._manifest.view().version:
+            raise Refused(
+                f"{self._root} holds a catalog whose entries are in the directory; opened with manifest_store="
+                f"{self._store.url!r}. Leave manifest_store out, or choose another root."
+            )
+        return False
+
+    def _claim(self) -> None:
+        directory = self._listing.view()
+        claim = {**directory.properties, MANIFEST_STORE_PROPERTY: self._store.url}
+        if not (self._is_claimed() or self._listing.remember(claim, directory) or self._is_claimed()):
+            raise ConcurrentModification(f"{self._root}: another writer changed the file of its properties; try again")
+        self._claimed = True
