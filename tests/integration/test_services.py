@@ -105,6 +105,14 @@ def test_every_public_name_is_found_without_a_fault(catalog: lancekeep.Catalog) 
     assert not hasattr(catalog, "no_such_name")
 
 
+@pytest.mark.parametrize("mode", ["compatible", "v1", "v2"])
+def test_every_public_name_is_found_in_each_mode(tmp_path: Path, mode: str) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), mode=mode) as catalog:
+        assert dict(inspect.getmembers(catalog)).keys() == set(dir(catalog))
+        for service in SERVICES:
+            assert inspect.getmembers(getattr(catalog, service))
+
+
 def signatures(owner: object) -> dict[str, str]:
     """Return the parameters of the public methods of an object, with their defaults."""
     public = {name: each for name, each in inspect.getmembers(type(owner), callable) if not name.startswith("_")}

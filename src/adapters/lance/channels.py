@@ -38,6 +38,21 @@ class Channel:
         self.committed: Committed | None = None
         self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
 
+    def bind(self, namespace: Any) -> None:
+        """Commit through another namespace from now on."""
+        self.namespace = namespace
+
+    def ask(self) -> None:
+        """Let the table commit through the channel, also a storage-managed one."""
+        self.is_asked = True
+
+    def follow(self, version: int, admits: Callable[[int], bool] | None) -> None:
+        """Refuse every version except the one after ``version``.
+
+        Versions between that ``admits`` accepts do not count.
+        """
+        self.after, self.admits = version, admits
+
     def namespace_id(self) -> Any:
         return self.namespace.namespace_id()
 
@@ -107,6 +122,10 @@ class Handle:
     """The namespace of a dataset that a caller keeps."""
 
     def __init__(self, namespace: Any) -> None:
+        self.namespace = namespace
+
+    def bind(self, namespace: Any) -> None:
+        """Commit through another namespace from now on."""
         self.namespace = namespace
 
     def __getattr__(self, name: str) -> Any:

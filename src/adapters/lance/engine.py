@@ -260,15 +260,12 @@ class LanceEngine:
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
             if not channel.is_asked and (indexes or trusted_indexes(dataset)):
-                channel.is_asked = True
+                channel.ask()
                 dataset = self._dataset(channel, table)
             dataset = dataset if branch is None else self._opened(table, dataset.checkout_version((branch, None)))
             self._bind(channel, dataset, branch)
             if exactly:
-                channel.after = dataset.version
-                channel.admits = (
-                    None if admits is None else (lambda version: in_a_thread(lambda: admits(dataset, version)))
-                )
+                channel.follow(dataset.version, None if admits is None else partial(_admitted, admits, dataset))
             return _committed(channel, act(dataset))
 
     def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:
@@ -335,7 +332,7 @@ class LanceEngine:
 
     def _bind(self, writer: Channel | Handle, dataset: Any, branch: str | None = None) -> None:
         """Bind a writer's commits to the version that it has read, and to its successors."""
-        writer.namespace = self._based_on(_base_of(dataset, branch))
+        writer.bind(self._based_on(_base_of(dataset, branch)))
 
     def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:
         """Open a table as `lance.dataset` does, which would import `lance_namespace` for its request."""

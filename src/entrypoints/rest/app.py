@@ -262,4 +262,4 @@ async def _watch(receive: Receive, rows: ResponseBody) -> None:
     """Stop the rows once the client has disconnected: the server discards what it sends to a closed connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    rows.abandoned = True
+    rows.abandon()

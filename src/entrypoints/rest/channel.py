@@ -130,6 +130,10 @@ class ResponseBody(io.RawIOBase):
         self.started = False
         self.abandoned = False
 
+    def abandon(self) -> None:
+        """Let the next write fail: the client is gone."""
+        self.abandoned = True
+
     def writable(self) -> bool:
         return True
 

@@ -23,6 +23,10 @@ class Health:
         self._namespace = namespace
         self.stopping = False
 
+    def stop(self) -> None:
+        """Answer from now on that the server is shutting down."""
+        self.stopping = True
+
     async def alive(self, request: Request) -> JSONResponse:
         """Answer 200 while the process serves requests."""
         return JSONResponse({"status": "ok"})

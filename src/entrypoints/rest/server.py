@@ -66,7 +66,7 @@ class Server(uvicorn.Server):
         self._application.state.running.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._application.state.health.stopping = True
+        self._application.state.health.stop()
         await super().shutdown(sockets)
 
 
