@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog
     from lancekeep.application.certification import Certificate, Check, Result
+    from lancekeep.application.entries.dropped import DroppedTable
     from lancekeep.application.entries.tables import Description
     from lancekeep.application.entries.tags import Tags
     from lancekeep.application.partitions.namespace import PartitionedNamespace, Partitions
@@ -122,6 +123,7 @@ __all__ = [
     "Description",
     "Difference",
     "DirectoryNamespace",
+    "DroppedTable",
     "EngineFailed",
     "FieldMetadata",
     "Finding",
@@ -251,6 +253,7 @@ _HOMES = {
     "lancekeep.ports.table_structure": "Branch ColumnChange FieldMetadata Index IndexStatistics NewIndex",
     "lancekeep.domain.commit": "Changed Committed Conflict Outcome Unknown",
     "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
+    "lancekeep.application.entries.dropped": "DroppedTable",
     "lancekeep.domain.identifiers": "ObjectId",
     "lancekeep.domain.namespace": "Namespace",
     "lancekeep.domain.partitioning": "PartitionBy PartitionField PartitionSpec Transform",

@@ -86,6 +86,7 @@ class World:
             directory_of(catalog).places,
             directory_of(catalog).removal,
             directory_of(catalog).tables.remove_unwritten,
+            directory_of(catalog).dropped.complete,
             grace,
             remove_tables,
             lambda: self.time,

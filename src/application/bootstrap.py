@@ -9,10 +9,12 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.base_paths import BasePaths
 from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.mem_wal import MemWal
 from lancekeep.application.entries.namespaces import Namespaces
 from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.protection import Protection
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.sql_views import SqlViews
 from lancekeep.application.entries.staged_checks import StagedChecks
@@ -83,12 +85,14 @@ def bootstrap(
     waiting = WaitingWriters(objects, places.prefix, retry.clock)
     lines = Lines(waiting)
     recorder = DigestRecorder(ledger, places, clones, file_digest)
-    check = StagedChecks(base_paths, mem_wal, clones)
+    protection = Protection(ledger, places)
+    check = StagedChecks(base_paths, mem_wal, protection, clones)
     versions = Versions(ledger, places, base_paths, check, tag_files, lines, recorder)
     engine = engine_over(versions)
     removal = Removal(ledger, places, clones)
-    tables = Tables(ledger, places, removal)
-    namespaces = Namespaces(ledger, removal)
+    dropped = DroppedTables(ledger, places, removal)
+    tables = Tables(ledger, places, removal, dropped)
+    namespaces = Namespaces(ledger, removal, dropped)
     tags = Tags(ledger, places, tables, tag_files)
     published = PublishedPartitions(ledger, places, engine)
 
@@ -108,6 +112,8 @@ def bootstrap(
         engine,
         removal,
         mem_wal,
+        dropped,
+        protection,
         tables,
         namespaces,
         tags,
@@ -129,7 +135,7 @@ def bootstrap(
         TableData(tables, writes, engine, mem_wal.ask),
         TableStructure(writes, engine, transactions),
         tags,
-        TableVersions(writes, engine),
+        TableVersions(tables, writes, engine),
         Branches(writes, engine),
         Views(tables, writes, engine),
         Partitions(ledger, places, writes, removal, engine),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from lancekeep.application.deprecation import warn_of_move
+from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.application.entries.tables import Description
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.rows.version_times import Moment, version_of
@@ -128,22 +129,31 @@ class Catalog:
         """
         return self._services.namespaces.page(ObjectId.of(identifier), NAMESPACE, None, None)[0]
 
-    def drop_namespace(self, identifier: Identifier, *, cascade: bool = False, force: bool = False) -> Namespace:
+    def drop_namespace(
+        self,
+        identifier: Identifier,
+        *,
+        cascade: bool = False,
+        force: bool = False,
+        keep: timedelta | float | None = None,
+    ) -> Namespace:
         """Drop a namespace.
 
         Args:
             identifier: The namespace.
-            cascade: Drop its contents too, including the data of tables.
+            cascade: Drop its contents too. Its tables are dropped as by `drop_table`.
             force: With ``cascade``, also drop tables that shallow clones read.
+            keep: With ``cascade``, as of `drop_table`.
 
         Raises:
             NamespaceNotFound: The namespace does not exist.
             NamespaceNotEmpty: The namespace is not empty, and ``cascade`` is not set.
-            Refused: A clone outside the namespace reads files of a table in it. Nothing was changed.
+            Refused: The namespace, or something in it, is protected; or a clone outside the namespace reads files of a
+                table that would be removed at once. Nothing was changed.
             Damaged: Everything was dropped, except the data of a table that is reached by a symbolic link, or that
                 became the source of a clone during the drop.
         """
-        return self._services.namespaces.drop(ObjectId.of(identifier), cascade=cascade, force=force)
+        return self._services.namespaces.drop(ObjectId.of(identifier), cascade=cascade, force=force, keep=keep)
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -229,21 +239,110 @@ class Catalog:
         """
         return self._services.tables.deregister(ObjectId.of(identifier))
 
-    def drop_table(self, identifier: Identifier, *, force: bool = False) -> Table:
-        """Remove a table, its files and its versions. Later commits to it are refused.
+    def drop_table(
+        self, identifier: Identifier, *, force: bool = False, keep: timedelta | float | None = None
+    ) -> Table:
+        """Remove a table from the catalog. Later commits to it are refused.
 
-        Files in its directory that neither Lance nor Lancekeep wrote stay, and `fsck` reports the directory.
+        A table that is kept leaves every list and its name is free, but its files and versions stay: `undrop` brings it
+        back, `purge` removes it, and `cleanup` does so when its time is over. Its clones remain readable. A table that
+        has no version is removed at once.
+
+        Otherwise its files and versions are removed. Files in its directory that neither Lance nor Lancekeep wrote
+        stay, and `fsck` reports the directory.
 
         Args:
             identifier: The table.
-            force: Drop the table even if shallow clones read its files. The clones are unreadable afterwards.
+            force: Remove the table even if shallow clones read its files. The clones are unreadable afterwards.
+            keep: How long the table can be brought back: a time span, or seconds; 0 removes it at once. The default is
+                the property ``lancekeep.undrop`` of the table, or else of the catalog.
 
         Raises:
             TableNotFound: The table does not exist.
-            Refused: A shallow clone in the catalog reads files of the table. Nothing was changed.
+            Refused: The table is protected; or it would be removed at once, and a shallow clone in the catalog reads
+                its files. Nothing was changed.
+            Unsupported: The table would be kept, and the catalog is a V1 directory. Nothing was changed.
+            InvalidInput: ``keep`` is no time.
             Damaged: The table is reached by a symbolic link.
         """
-        return self._services.tables.drop(ObjectId.of(identifier), force=force)
+        return self._services.tables.drop(ObjectId.of(identifier), force=force, keep=keep)
+
+    def list_dropped(self, identifier: Identifier = "") -> list[DroppedTable]:
+        """Return the dropped tables, by identifier and time.
+
+        Args:
+            identifier: The identifier that the tables had, or a namespace above them. By default all.
+        """
+        return self._local("list_dropped").dropped.list(ObjectId.of(identifier))
+
+    def undrop(
+        self, identifier: Identifier, as_: Identifier | None = None, *, drop: str | datetime | None = None
+    ) -> Table:
+        """Bring a dropped table back as it was.
+
+        It has its rows, versions, tags, branches, indexes and properties.
+
+        Args:
+            identifier: The identifier that the table had.
+            as_: The identifier of the table from now on; by default the same.
+            drop: Which of several dropped tables of that identifier: `DroppedTable.drop`, or `DroppedTable.at`. By
+                default the one that was dropped last.
+
+        Raises:
+            TableNotFound: There is no such dropped table.
+            TableAlreadyExists: The name is taken.
+            NamespaceNotFound: The namespace does not exist.
+            Refused: The removal of its files has begun.
+        """
+        target = identifier if as_ is None else as_
+        return self._local("undrop").dropped.undrop(ObjectId.of(identifier), ObjectId.of(target), drop)
+
+    def purge(self, identifier: Identifier, *, drop: str | datetime | None = None, force: bool = False) -> DroppedTable:
+        """Remove the files and versions of a dropped table.
+
+        It cannot be brought back afterwards. If the call is interrupted, repeat it to complete it.
+
+        Args:
+            identifier: The identifier that the table had.
+            drop: As of `undrop`.
+            force: Remove the files even if shallow clones read them. The clones are unreadable afterwards.
+
+        Raises:
+            TableNotFound: There is no such dropped table.
+            Refused: A shallow clone reads its files, its name is protected, or another process has registered its
+                directory. Nothing was removed.
+        """
+        return self._local("purge").dropped.purge(ObjectId.of(identifier), drop, force=force)
+
+    def protect(self, identifier: Identifier) -> None:
+        """Protect a table, or a namespace and everything below it. Idempotent.
+
+        Until `unprotect`, the catalog refuses to drop, deregister, replace, rename, relocate and purge it, and to
+        overwrite or restore a table. `cleanup` keeps the versions up to the latest tag of each history. Native
+        processes that do not ask the catalog are not stopped.
+
+        Raises:
+            NamespaceNotFound: There is no such table or namespace.
+            Unsupported: The catalog is a V1 directory.
+        """
+        self._local("protect").protection.change(ObjectId.of(identifier), protected=True)
+
+    def unprotect(self, identifier: Identifier) -> None:
+        """End the protection of a table or a namespace. Idempotent.
+
+        Raises as `protect` does.
+        """
+        self._local("unprotect").protection.change(ObjectId.of(identifier), protected=False)
+
+    def initialize(self) -> bool:
+        """Create the catalog with the properties of a new one, unless it exists.
+
+        A new catalog keeps dropped tables for seven days (``lancekeep.undrop``). A V1 directory needs nothing.
+
+        Returns:
+            Whether the catalog was created.
+        """
+        return self._local("initialize").namespaces.initialize()
 
     def clones_of(self, identifier: Identifier) -> list[str]:
         """Return the shallow clones that read files of a table.

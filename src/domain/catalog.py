@@ -149,7 +149,10 @@ class CatalogView(Protocol):
         """Iterate over entries of one type after an object id, in byte order."""
 
     def owner_of(self, location: str) -> ManifestEntry | None:
-        """Return the table whose directory is ``location``, contains it, or lies in it."""
+        """Return the table whose directory is ``location``, contains it, or lies in it.
+
+        A dropped table that can be brought back has its directory, too: then this is its record.
+        """
 
 
 class Entries:
@@ -169,7 +172,8 @@ class Entries:
         self.properties = self.entered = properties
         self._entries = {entry.object_id: entry for entry in entries}
         self._ids = sorted(self._entries)
-        self._owners = {entry.location: entry for entry in self._entries.values() if entry.location}
+        located = (entry for entry in self._entries.values() if entry.location)
+        self._owners = {str(entry.location): entry for entry in sorted(located, key=lambda it: it.object_type == TABLE)}
         self._locations = sorted(self._owners)
 
     def find(self, object_id: str) -> ManifestEntry | None:

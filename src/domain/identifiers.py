@@ -16,6 +16,9 @@ DELIMITER = "."
 MANIFEST_DELIMITER = "$"
 """The separator of names in the manifest table's ``object_id`` and in directory names; no name can contain it."""
 
+DROPPED = ".lancekeep-dropped"
+"""The first name of the records of dropped tables. No request can use it, and no such namespace exists."""
+
 LONGEST = 246
 """The maximum length of an object id in bytes: with the prefix ``{hash}_`` it fits a file name of 255 bytes."""
 
@@ -92,6 +95,8 @@ class ObjectId:
 def _checked(names: tuple[str, ...]) -> ObjectId:
     for name in names:
         check_name(name, names)
+    if names[:1] == (DROPPED,):
+        raise InvalidInput(f"the name {DROPPED!r} is reserved for the catalog; choose another name")
     object_id = ObjectId(names)
     length = len(object_id.key.encode())
     if length > LONGEST:

@@ -21,6 +21,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
 from lancekeep.domain.partition_rules import require_enterable, require_no_spec, require_unpartitioned_properties
+from lancekeep.domain.protection import require_none_protected, require_unprotected
 from lancekeep.domain.table import Table
 
 
@@ -82,13 +83,15 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
     Raises:
         NamespaceNotFound: the namespace does not exist.
         NamespaceNotEmpty: it is not empty, and ``cascade`` is false.
-        Refused: it is the root, belongs to a partition specification, or contains an object of an unknown type.
+        Refused: it is the root, belongs to a partition specification, contains an object of an unknown type, or is
+            protected, also by what it contains.
     """
     if object_id.is_root:
         raise Refused(
             "the root namespace cannot be dropped; it exists as long as its directory does. Drop its contents instead"
         )
     find_namespace(view, object_id)
+    require_unprotected(view, object_id, "drop")
     require_no_spec(view, object_id)
     below = list(view.descendants(object_id) if cascade else islice(view.descendants(object_id), 1))
     if below and not cascade:
@@ -100,6 +103,7 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
         raise NamespaceNotEmpty(
             f"the namespace {object_id} is not empty: it contains views; drop them first, or drop it with cascade"
         )
+    require_none_protected(below, f"drop the namespace {object_id}")
     strangers = [entry for entry in below if entry.object_type not in (NAMESPACE, TABLE)]
     if strangers:
         raise Refused(

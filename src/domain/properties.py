@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lancekeep.domain.digests import DIGESTS, checked_digests
+from lancekeep.domain.dropped import UNDROP, checked_undrop
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
 
-_SETTABLE = frozenset({DIGESTS, LSM})
+_SETTABLE = frozenset({DIGESTS, LSM, UNDROP})
 
 
 class OwnProperties(dict[str, str]):
@@ -25,7 +26,7 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, or the value has no meaning: a rule
-            of rows, `LSM`, or `DIGESTS`.
+            of rows, `LSM`, `DIGESTS`, or `UNDROP`.
     """
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -36,6 +37,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_lsm(value)
         if key == DIGESTS:
             checked_digests(value)
+        if key == UNDROP:
+            checked_undrop(value)
     rules_of(properties or {})
     return dict(properties or {})
 
@@ -60,12 +63,13 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
 def refuse_table_properties(names: Iterable[str], *, is_root: bool = False) -> None:
     """Raise `InvalidInput` if a property has no meaning for a namespace.
 
-    `LSM` is a property of tables, `DIGESTS` of tables and of the root.
+    `LSM` is a property of tables, `DIGESTS` and `UNDROP` of tables and of the root.
     """
     if LSM in names:
         raise InvalidInput(f"{LSM!r} is a property of tables, and tables inherit none; set it for each table")
-    if DIGESTS in names and not is_root:
-        raise InvalidInput(f"{DIGESTS!r} is a property of the root namespace and of tables; set it for one of them")
+    own = next((name for name in (DIGESTS, UNDROP) if name in names), None)
+    if own is not None and not is_root:
+        raise InvalidInput(f"{own!r} is a property of the root namespace and of tables; set it for one of them")
 
 
 def is_own(name: str) -> bool:

@@ -13,6 +13,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInpu
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
 from lancekeep.domain.partition_rules import require_enterable
+from lancekeep.domain.protection import require_unprotected
 from lancekeep.domain.row_rules import Rules, rules_of
 
 MANIFEST_DIRECTORY = "__manifest"
@@ -74,7 +75,7 @@ def find_table(view: CatalogView, object_id: ObjectId) -> Table:
     Raises:
         TableNotFound: no table has this identifier.
     """
-    return Table.from_entry(_entry_of_table(view, object_id))
+    return Table.from_entry(entry_of_table(view, object_id))
 
 
 def add_table(
@@ -98,7 +99,7 @@ def add_table(
         InvalidInput: the directory belongs to another table.
         ConcurrentModification: the directory was free when it was ``chosen``, and now belongs to another table.
         Unsupported: the manifest store cannot hold the table.
-        Refused: the name belongs to the partitioned namespace.
+        Refused: the name belongs to the partitioned namespace, or the table to replace is protected.
     """
     if table.id.is_root:
         raise InvalidInput("the empty identifier is the root namespace; give the table a name")
@@ -111,6 +112,8 @@ def add_table(
             f"stores each table in {{name}}.lance; it cannot store {table.id} in {table.location!r}"
         )
     entry = view.find(table.id.key)
+    if replace and entry is not None:
+        require_unprotected(view, table.id, "replace")
     is_here = entry is not None and entry.location == table.location and (entry.listed or (reserved and _waits(entry)))
     if entry is not None and not (entry.object_type == TABLE and (is_here or replace)):
         require_free(view, table.id, TABLE)
@@ -118,14 +121,14 @@ def add_table(
         require_enterable(view, table.id)
     owner = view.owner_of(table.location)
     if owner is not None and owner.object_id != table.id.key:
-        other = ObjectId.from_key(owner.object_id)
+        other = _described(owner)
         if chosen:
             raise ConcurrentModification(
-                f"another writer registered the directory {table.location!r}, which was chosen for {table.id}, as "
-                f"{other}; nothing was changed. Declare the table again."
+                f"the directory {table.location!r}, which was chosen for {table.id}, is that of {other} "
+                "since; nothing was changed. Declare the table again."
             )
         raise InvalidInput(
-            f"{table.location!r} overlaps the directory of the table {other}; choose another location for {table.id}"
+            f"{table.location!r} overlaps the directory of {other}; choose another location for {table.id}"
         )
     if entry is not None and is_here:
         return [Put(entry.with_properties({**table.properties, RESERVED: None}))]
@@ -133,13 +136,30 @@ def add_table(
     return [Put(fresh if entry is None else attrs.evolve(fresh, extension=entry.extension))]
 
 
-def remove_table(view: CatalogView, object_id: ObjectId) -> list[Change]:
+def remove_table(view: CatalogView, object_id: ObjectId, action: str = "remove") -> list[Change]:
     """Remove the entry of a table.
+
+    Args:
+        view: the catalog.
+        object_id: the table.
+        action: what the caller does, as a verb.
+
+    Raises:
+        TableNotFound: the table does not exist.
+        Refused: the table is protected.
+    """
+    entry_of_table(view, object_id)
+    require_unprotected(view, object_id, action)
+    return [Remove(object_id.key)]
+
+
+def withdraw_table(view: CatalogView, object_id: ObjectId) -> list[Change]:
+    """Remove the entry of a table that was never written.
 
     Raises:
         TableNotFound: the table does not exist.
     """
-    _entry_of_table(view, object_id)
+    entry_of_table(view, object_id)
     return [Remove(object_id.key)]
 
 
@@ -150,7 +170,7 @@ def alter_table(view: CatalogView, object_id: ObjectId, changes: Mapping[str, st
         TableNotFound: the table does not exist.
         Unsupported: the manifest store has no properties.
     """
-    entry = _entry_of_table(view, object_id)
+    entry = entry_of_table(view, object_id)
     if not view.guarantees.properties:
         raise view.guarantees.refusal("cannot store properties")
     return [Put(entry.with_properties(changes))]
@@ -171,15 +191,16 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
         TableAlreadyExists: an object has the new name.
         ConcurrentModification: the entry has another location than ``source``, or ``location`` has another table.
         Unsupported: the manifest store cannot rename tables, or has no tables at the level of the new name.
-        Refused: a name belongs to the partitioned namespace.
+        Refused: a name belongs to the partitioned namespace, or the table is protected.
     """
-    entry = _entry_of_table(view, source.id)
+    entry = entry_of_table(view, source.id)
     if entry.location != source.location:
         raise ConcurrentModification(
             f"the table {source.id} is no longer at {source.location!r}: another table has its name; nothing changed"
         )
     if not view.guarantees.locations:
         raise view.guarantees.refusal(f"cannot rename {source.id}")
+    require_unprotected(view, source.id, "rename")
     require_namespace(view, target.parent)
     require_level(view, target)
     require_free(view, target, TABLE)
@@ -189,7 +210,7 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
     if owner is not None and owner.object_id != source.id.key:
         raise ConcurrentModification(
             f"another writer registered the directory {location!r}, which {source.id} was moved to, as "
-            f"{ObjectId.from_key(owner.object_id)}; nothing was changed. Rename the table again."
+            f"that of {_described(owner)}; nothing was changed. Rename the table again."
         )
     renamed = attrs.evolve(entry.with_properties({RESERVED: None}), object_id=target.key, location=location)
     return [Remove(source.id.key), Put(renamed)]
@@ -207,9 +228,11 @@ def relocate_table(view: CatalogView, source: Table, location: str) -> list[Chan
         TableNotFound: the table does not exist.
         InvalidInput: ``location`` belongs to another table, or overlaps the present directory.
         ConcurrentModification: the entry has another location than ``source``.
+        Refused: the table is protected.
         Unsupported: an entry states no directory.
     """
-    entry = _entry_of_table(view, source.id)
+    entry = entry_of_table(view, source.id)
+    require_unprotected(view, source.id, "relocate")
     if not view.guarantees.locations:
         raise view.guarantees.refusal(
             f"stores {source.id} in the directory of its name, and has no entry that could name another directory"
@@ -220,15 +243,14 @@ def relocate_table(view: CatalogView, source: Table, location: str) -> list[Chan
         )
     owner = view.owner_of(location)
     if owner is not None:
-        other = ObjectId.from_key(owner.object_id)
-        raise InvalidInput(f"{location!r} overlaps the directory of the table {other}; choose another location")
+        raise InvalidInput(f"{location!r} overlaps the directory of {_described(owner)}; choose another location")
     return [Put(attrs.evolve(entry.with_properties({RESERVED: None}), location=location, listed=False))]
 
 
 def is_at(view: CatalogView, location: str) -> bool:
     """Return whether a table of the catalog has exactly this directory."""
     owner = view.owner_of(location)
-    return owner is not None and owner.location == location
+    return owner is not None and owner.object_type == TABLE and owner.location == location
 
 
 def new_location(object_id: ObjectId, entropy: str) -> str:
@@ -284,12 +306,21 @@ def _refusal(location: str) -> str:
     return "Path traversal is not allowed: " if ".." in location.split("/") else ""
 
 
+def _described(owner: ManifestEntry) -> str:
+    """Return how a message names the table that owns a directory."""
+    names = ObjectId.from_key(owner.object_id).names
+    if owner.object_type == TABLE:
+        return f"the table {ObjectId(names)}"
+    return f"the dropped table {ObjectId(names[1:-1])}, which undrop brings back and purge removes"
+
+
 def _waits(entry: ManifestEntry) -> bool:
     """Return whether the writer that reserved the table's directory can still declare the table."""
     return RESERVED in entry.properties
 
 
-def _entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
+def entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
+    """Return the entry of a table. Raises as `find_table` does."""
     entry = None if object_id.is_root else view.find(object_id.key)
     if entry is None or entry.object_type != TABLE:
         found = "list the tables with list_tables" if entry is None else f"the name is a {entry.object_type}"

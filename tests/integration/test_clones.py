@@ -264,10 +264,10 @@ def test_concurrent_source_drop_and_clone_registration_refuse_one(local: Lake, m
     local.clone(source, "c")
     remove = Tables.remove_entry
 
-    def register_first(self: Tables, object_id: Any) -> Any:
+    def register_first(self: Tables, object_id: Any, action: str) -> Any:
         monkeypatch.undo()
         other.register_table("c", "c")
-        return remove(self, object_id)
+        return remove(self, object_id, action)
 
     monkeypatch.setattr(Tables, "remove_entry", register_first)
     refused(lambda: catalog.drop_table("t"), "c")

@@ -39,6 +39,8 @@ class Lake:
         catalog.commit_change("t", lambda dataset: (dataset.create_scalar_index("a", "BTREE"), dataset)[1])
         catalog.write("t", rows(5), "append")
         catalog.clone("t", "shallow")
+        catalog.write("unneeded", rows(1))
+        catalog.drop_table("unneeded", keep=1000)
         catalog.write("based", rows(1))
         (self.now / "warm").mkdir()
         catalog.commit_change(
@@ -101,6 +103,9 @@ OPERATIONS: dict[str, Callable[[lancekeep.Catalog, Lake], object]] = {
     "relocate": lambda catalog, _: catalog.relocate("based", "place"),
     "rename": lambda catalog, _: catalog.rename_table("based", "renamed"),
     "branch": lambda catalog, _: _branches(catalog),
+    "drop with keep": lambda catalog, _: catalog.drop_table("based", keep=1000),
+    "undrop": lambda catalog, _: catalog.undrop("unneeded", "new"),
+    "purge": lambda catalog, _: catalog.purge("unneeded"),
     "compact": lambda catalog, _: catalog.compact("t"),
     "merge indexes": lambda catalog, _: catalog.structure.merge_indexes(T, ["a_idx"]),
     "clean up": lambda catalog, _: catalog.cleanup(0, grace=0, tables=["t"]),

@@ -389,6 +389,10 @@ def test_transactions(home: Path) -> None:
     assert reader.names["catalog"].open("orders").count_rows() == 4
 
 
+def test_undrop(home: Path) -> None:
+    assert Reader().read(page("undrop.md")) == 6
+
+
 # -- tables of settings --------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from lance.fragment import write_fragments
 from lance_namespace import InsertIntoTableRequest, ListTableVersionsRequest
 from lance_namespace.errors import LanceNamespaceError
 from readers.checks import problems_in
+from readers.dropped_operations import DroppedOperations
 from readers.model import CHANGES, Content, Given, History, State, Table, Target, content_of
 from readers.neighbours import Neighbour, Neighbours
 from readers.operations import FEW, FLAG, has_pending, has_tables, operation
@@ -104,7 +105,7 @@ class Pending:
     abandon: Callable[[], object] | None = None
 
 
-class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
+class Readers(DroppedOperations, OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
     """A pool of handles over one lake, and the model of what readers must see."""
 
     servers: Mapping[str, Any] = {}
@@ -113,6 +114,8 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
         super().__init__()
         self.tables: dict[Names, Table] = {}
         self.left: list[Table] = []
+        self.dropped: list[tuple[Names, str, Table]] = []
+        """The tables that can be brought back, with the name that each had, and that of its drop."""
         self.outside: list[Table] = []
         self.sources: frozenset[Table] = frozenset()
         self.foreign: dict[str, bytes] = {}
@@ -892,8 +895,11 @@ class Readers(OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
             self.judge_entry(name, table)
             if everything:
                 self.judge_versions(name, table)
-        for table in (*self.left, *self.outside):
+        dropped = [table for _, _, table in self.dropped]
+        for table in (*self.left, *dropped, *self.outside):
             self.judge_table(table)
+        drops = {(each.id.names, each.drop) for each in self.catalogs[self.steps % 2].list_dropped()}
+        assert drops == {(name, drop) for name, drop, _ in self.dropped}, f"{drops} can be brought back"
         self.judge_view()
         self.judge_neighbours()
         for path, content in self.foreign.items():

@@ -32,6 +32,7 @@ CATALOG: Mapping[str, str] = {
     "drop_namespace": "drop_namespace",
     "drop_table": "drop",
     "fsck": "upkeep",
+    "initialize": "sets properties of a new catalog: test_undrop.py",
     "maintain": "maintain",
     "materialize": "materialize",
     "migrate": "upkeep",
@@ -39,11 +40,15 @@ CATALOG: Mapping[str, str] = {
     "move_fragments": "tier",
     "open": "open",
     "optimize": "upkeep",
+    "protect": "protect",
+    "purge": "purge",
     "register_table": "register",
     "relocate": "relocate",
     "rename_table": "rename",
     "resolve": "stage",
     "transaction": "open_transaction",
+    "undrop": "undrop",
+    "unprotect": "protect",
     "write": "write",
 }
 """Methods of `Catalog`."""
@@ -169,7 +174,7 @@ READING: Mapping[str, frozenset[str]] = {
     "catalog": frozenset(
         {
             *("clones_of", "diff", "describe_namespace", "describe_table"),
-            *("find_table", "identity", "inspect", "list_all_tables", "list_namespaces"),
+            *("find_table", "identity", "inspect", "list_all_tables", "list_dropped", "list_namespaces"),
             *("list_tables", "namespace_exists", "root_uri"),
             *("snapshot", "storage_options", "table_exists"),
         }

@@ -190,7 +190,8 @@ def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, 
     """Check as `Catalog.fsck` does, by the clock of the process."""
     own = directory_of(catalog)
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
-    return Fsck(own.ledger, own.places, own.removal, own.tables.remove_unwritten, grace, tables, now).run(repair=repair)
+    parts = own.ledger, own.places, own.removal, own.tables.remove_unwritten, own.dropped.complete
+    return Fsck(*parts, grace, tables, now).run(repair=repair)
 
 
 class Actor:

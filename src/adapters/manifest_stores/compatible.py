@@ -191,11 +191,12 @@ class CompatibleManifestStore:
     def apply(self, decide: Decision[Result]) -> tuple[CompatibleView, Result]:
         hidden: list[str] = []  # directories that bear a marker for this change
         marked: list[str] = []  # directories whose marker this call created
+        stored: Mapping[str, str] | None = None  # what this call has stored in the directory
         try:
             for _ in range(_ATTEMPTS):
-                step, result = self._ask(decide, hidden)
+                step, result = self._ask(decide, hidden, stored)
                 if step.remember is not None and self._listing.remember(step.remember, step.listing):
-                    self._remembered = step.remember
+                    self._remembered = stored = step.remember
                 created = [location for location in step.hide if self._listing.hide(location)]
                 hidden += step.hide
                 marked += created
@@ -233,25 +234,33 @@ class CompatibleManifestStore:
             self._view = view = CompatibleView(manifest, self._listing.view, self._manifest.view)
         return view
 
-    def _ask(self, decide: Decision[Result], hidden: Collection[str]) -> tuple[_Step, Result]:
+    def _ask(
+        self, decide: Decision[Result], hidden: Collection[str], stored: Mapping[str, str] | None
+    ) -> tuple[_Step, Result]:
         """Ask for the changes. Make the changes of the manifest at once if nothing has to be done before."""
 
         def decide_on_both(manifest: CatalogView) -> tuple[Sequence[Change], tuple[_Step, Result]]:
             listing = self._listing.view()
             view = CompatibleView(manifest, lambda: listing)
             changes, result = decide(view)
-            step, entered = self._planned(view, listing, changes, hidden) if changes else (_Step(listing), [])
+            step, entered = self._planned(view, listing, changes, hidden, stored) if changes else (_Step(listing), [])
             return entered, (step, result)
 
         _, answer = self._manifest.apply(decide_on_both)
         return answer
 
     def _planned(
-        self, view: CompatibleView, listing: V1Directory, changes: Sequence[Change], hidden: Collection[str]
+        self,
+        view: CompatibleView,
+        listing: V1Directory,
+        changes: Sequence[Change],
+        hidden: Collection[str],
+        stored: Mapping[str, str] | None,
     ) -> tuple[_Step, list[Change]]:
         """Return the required step, and the changes to make in the manifest now."""
         remembered = _own(_properties_after(view.properties, changes))
-        if remembered != self._remembered:
+        is_changed = remembered != _own(view.properties)  # then another process may have stored other ones since
+        if remembered != (stored if is_changed else self._remembered):
             return _Step(listing, remember=remembered), []
         entered: list[Change] = [change for change in changes if isinstance(change, SetProperties | AddColumns)]
         if remembered != _own(_properties_after(view.manifest.properties, changes)):
@@ -292,7 +301,7 @@ class CompatibleManifestStore:
 
     def _is_entered(self, location: str) -> bool:
         owner = self._manifest.view().owner_of(location)
-        return owner is not None and owner.location == location
+        return owner is not None and owner.object_type == TABLE and owner.location == location
 
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
@@ -317,7 +326,7 @@ def _properties_after(properties: Mapping[str, str], changes: Sequence[Change]) 
 
 def _vacated(view: CompatibleView, rows: Sequence[Put | Remove]) -> dict[str, ManifestEntry]:
     """Return the V1 directories that lose their table by the changes, with the table."""
-    taken = {change.entry.location for change in rows if isinstance(change, Put)}
+    taken = {change.entry.location for change in rows if isinstance(change, Put) and change.entry.object_type == TABLE}
     left = (view.find(change.entry.object_id if isinstance(change, Put) else change.object_id) for change in rows)
     return {
         entry.location: entry

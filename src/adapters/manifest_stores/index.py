@@ -257,8 +257,10 @@ class IndexedView:
                 entry = self.find(candidate)
                 if entry is not None and entry.object_type == TABLE and entry.location == place:
                     return entry
-            for entry in self._elsewhere(place, place + "\0"):
-                return entry
+            # A native writer can register the directory of a dropped table.
+            found = sorted(self._elsewhere(place, place + "\0"), key=lambda entry: entry.object_type != TABLE)
+            if found:
+                return found[0]
         return next(self._elsewhere(location + "/", location + "0"), None)  # "0" follows "/"
 
     def after(self, changes: Sequence[Change]) -> IndexedView:

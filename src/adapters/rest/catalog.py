@@ -89,7 +89,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         TableData(tables, writes, engine),
         TableStructure(writes, engine, no_transactions),
         RestTags(server),
-        TableVersions(writes, engine),
+        TableVersions(tables, writes, engine),
         Branches(writes, engine),
         RestViews(server, tables, writes, engine),
         RestPartitions(server),
@@ -218,7 +218,7 @@ class RestWrites:
 
     def abandon(self, plan: WritePlan) -> None:
         if plan.declared and self._entries.exists(plan.table) and self._entries.latest(plan.table) is None:
-            self._entries.drop(plan.table, force=False)
+            self._entries.drop(plan.table, force=False, keep=None)
 
     def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         if tag is not None and (version is not None or branch is not None):
@@ -348,7 +348,7 @@ class RestWrites:
             if declared:
                 with suppress(LancekeepError):  # the original error is raised
                     if self._entries.latest(object_id) is None:
-                        self._entries.drop(object_id, force=False)
+                        self._entries.drop(object_id, force=False, keep=None)
             raise
 
     def _resolved(self, write: Callable[[], Committed]) -> Committed:

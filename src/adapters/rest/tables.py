@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from lancekeep.application.entries.tables import Description
@@ -69,7 +70,9 @@ class RestNamespaces:
         operation, names = {NAMESPACE: ("list_namespaces", "namespaces"), TABLE: ("list_tables", "tables")}[object_type]
         return _page(self._server, operation, names, {"id": list(object_id.names)}, after, limit)
 
-    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace:
+    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool, keep: timedelta | float | None) -> Namespace:
+        if keep is not None:
+            raise _not_offered(self._server, "drops a namespace with keep")
         if force:
             raise _not_offered(self._server, "drops a namespace with force")
         behavior = "Cascade" if cascade else "Restrict"
@@ -155,13 +158,18 @@ class RestTables:
         self._server.call("register_table", fields)  # its answer has the location relative to the server's root
         return table_of(object_id, self._server.call("describe_table", {"id": list(object_id.names)}), given)
 
+    def require_replaceable(self, object_id: ObjectId, action: str) -> None:
+        """Do nothing: the server refuses."""
+
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
         raise _not_offered(self._server, "changes properties of a table")
 
     def deregister(self, object_id: ObjectId) -> Table:
         return table_of(object_id, self._server.call("deregister_table", {"id": list(object_id.names)}))
 
-    def drop(self, object_id: ObjectId, *, force: bool) -> Table:
+    def drop(self, object_id: ObjectId, *, force: bool, keep: timedelta | float | None) -> Table:
+        if keep is not None:
+            raise _not_offered(self._server, "drops a table with keep")
         if force:
             raise _not_offered(self._server, "drops a table with force")
         return table_of(object_id, self._server.call("drop_table", {"id": list(object_id.names)}))

@@ -85,7 +85,8 @@ class TableCommits(Histories):
         retry: Retry,
     ) -> None:
         super().__init__(objects, rows, retry)
-        self._committer = committer
+        self.committer = committer
+        """The name by which histories and records call this process."""
         self.lineage = Lineage(objects, retry, self.get)
         self.naming_schemes = NamingSchemes(objects, self.rows, retry)
         self.settled_indexes = SettledIndexes(objects, retry, self.lineage, self.get)
@@ -216,7 +217,7 @@ class TableCommits(Histories):
         """
         content = built.content
         path = f"{root.manifest_key(built.number, scheme)}-{uuid4()}"
-        staged = StagedManifest(root.base_uri, built.number, path, len(content), False, self._committer)
+        staged = StagedManifest(root.base_uri, built.number, path, len(content), False, self.committer)
         check(root, content)
         derived = self.rows.guarantees.derived
         manifest = None if derived else self.lineage.decode(root, staged, content)
@@ -391,7 +392,7 @@ class TableCommits(Histories):
             ) from error
         refuse_accidental_overwrite(version, from_nothing, root.base_uri)
         begins = branch or version == 1
-        return StagedManifest(root.base_uri, version, path, len(content), begins, self._committer)
+        return StagedManifest(root.base_uri, version, path, len(content), begins, self.committer)
 
     def _by_scheme_of_table(self, root: DatasetRoot, staged: ManifestName, path: str, content: bytes) -> str:
         """Return the key of a staged manifest whose name has the scheme of its table.

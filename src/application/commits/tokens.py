@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
+from lancekeep.domain.dropped import is_record
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.table import Table, confined
@@ -35,7 +36,7 @@ def parse_token(
         return known, ""
     return known, (
         f"the catalog has no table at {missing[0]}: the table was dropped, renamed or deregistered. Register a "
-        "deregistered table, and resolve the token again"
+        "deregistered table, or bring a dropped one back with undrop, and resolve the token again"
     )
 
 
@@ -51,7 +52,7 @@ def _root_of(
     if not staged.base_uri.startswith(root_uri) or confined(location) != location:
         raise _outside(staged, root_uri)
     entry = view.owner_of(location)
-    table = None if entry is None else Table.from_entry(entry)
+    table = None if entry is None or is_record(entry) else Table.from_entry(entry)
     if table is None or not f"{location}/".startswith(f"{table.location}/"):
         return None
     below = location.removeprefix(table.location).removeprefix("/")

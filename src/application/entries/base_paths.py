@@ -16,11 +16,12 @@ from functools import partial
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES
+from lancekeep.domain.dropped import owner_id
 from lancekeep.domain.errors import AccessDenied, CommitRefused, ObjectNotFound
 from lancekeep.domain.file_references import certain_location
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.table import Table, find_table
+from lancekeep.domain.table import find_table
 from lancekeep.format.file_references import base_paths, file_references
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -159,7 +160,7 @@ class BasePaths:
         entry = self._ledger.view().owner_of(location)
         if entry is None or not entry.location or not f"{location}/".startswith(f"{entry.location}/"):
             return None
-        return Table.from_entry(entry).id
+        return owner_id(entry)
 
 
 def _listed(objects: ObjectStore, prefix: str) -> list[ObjectInfo]:

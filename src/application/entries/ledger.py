@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar, cast
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, SetProperties
+from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError, Refused
 from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
@@ -242,7 +243,7 @@ class Ledger:
                 "change_commit_store has finished, or call it again if it was stopped"
             )
         own = self.own_store
-        if remembered == own or (remembered is None and (during_move or next(view.all_of(TABLE), None) is None)):
+        if remembered == own or (remembered is None and (during_move or not _holds_tables(view))):
             return
         if remembered is None:
             raise CommitStoreMismatch(
@@ -306,3 +307,7 @@ class Ledger:
         """Release the connections of both stores. Idempotent."""
         self.manifest.close()
         self.commits.rows.close()
+
+
+def _holds_tables(view: CatalogView) -> bool:
+    return next(view.all_of(TABLE), None) is not None or next(records(view), None) is not None

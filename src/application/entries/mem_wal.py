@@ -15,6 +15,7 @@ import pyarrow as pa
 from lancekeep.application.concurrency import alongside, is_remote
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
+from lancekeep.domain.dropped import owner_id
 from lancekeep.domain.errors import LsmRefused, ObjectNotFound, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
@@ -46,7 +47,7 @@ class MemWal:
         entry = self._ledger.view().owner_of(location)
         if (entry is not None and permits_lsm(entry.properties)) or self._is_set_up(root):
             return
-        name = location if entry is None else str(Table.from_entry(entry).id)
+        name = location if entry is None else str(owner_id(entry))
         raise LsmRefused(
             f"{name}: the commit sets up LSM writes (MemWAL). Rows of LSM writes are acknowledged without a commit, so "
             "they would bypass the catalog, and no version has them before another process merges them. Write by "

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 
 import attrs
 
+from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.dropped import NEW_CATALOG
 from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.namespace import (
@@ -28,8 +31,9 @@ from lancekeep.domain.table import Table
 class Namespaces:
     """Creates, alters, describes, lists and drops namespaces."""
 
-    def __init__(self, ledger: Ledger, removal: Removal) -> None:
+    def __init__(self, ledger: Ledger, removal: Removal, dropped: DroppedTables) -> None:
         self._ledger = ledger
+        self._dropped = dropped
         self._removal = removal
 
     @once(Namespace)
@@ -62,6 +66,16 @@ class Namespaces:
 
         return self._ledger.apply(decide, effect=lambda altered: altered)
 
+    def initialize(self) -> bool:
+        """Set the properties of a new catalog, and return whether there was none."""
+        object_id = ObjectId()
+
+        def decide(view: CatalogView) -> tuple[list[Change], bool]:
+            is_new = view.guarantees.properties and not view.entered and next(view.descendants(object_id), None) is None
+            return ([SetProperties(NEW_CATALOG)] if is_new else []), is_new
+
+        return self._ledger.apply(decide)
+
     def describe(self, object_id: ObjectId) -> Namespace:
         view = self._ledger.view()
         found = find_namespace(view, object_id)
@@ -74,23 +88,32 @@ class Namespaces:
         return view.children(find_namespace(view, object_id).id, object_type, after, limit)
 
     @once(Namespace)
-    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace:
+    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool, keep: timedelta | float | None) -> Namespace:
+        at = self._dropped.now() if cascade else None
+        kept: Mapping[ObjectId, int] = {}
+
         def decide(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
             changes, doomed = drop_namespace(view, object_id, cascade=cascade)
+            if at is not None:
+                changes += self._dropped.records_of(doomed, kept, at, view)
             return changes, (find_namespace(view, object_id), doomed)
 
-        if cascade and not force:
+        if cascade:
             _, (_, doomed) = decide(self._ledger.view())
-            self._removal.refuse_needed(doomed)
+            kept = self._dropped.spans(doomed, keep)
+            if not force:
+                self._removal.refuse_needed([table for table in doomed if table.id not in kept])
         dropped, doomed = self._ledger.apply(decide, effect=lambda removed: removed[0])
-        kept: list[Damaged] = []
+        left: list[Damaged] = []
         for table in doomed:
+            if table.id in kept:
+                continue
             try:
                 if not force:
                     self._removal.refuse_needed_since(table, doomed)
                 self._removal.remove(table)
             except Damaged as error:
-                kept.append(error)
-        if kept:
-            raise kept[0]
+                left.append(error)
+        if left:
+            raise left[0]
         return dropped

@@ -10,8 +10,10 @@ from itertools import islice
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
+from lancekeep.domain.dropped import is_record, owner_id
 from lancekeep.domain.errors import Damaged, LancekeepError, Refused
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.table import Table, v1_table
 
 _LISTED_DIRECTORIES, _LISTED_READS = 1000, 50
@@ -105,13 +107,11 @@ class Removal:
         """Return the identifiers of tables; keep a location that has no table."""
         view = self._ledger.view()
         owners = {location: view.owner_of(location) for location in sorted(locations)}
-        return [
-            location if owner is None else str(ObjectId.from_key(owner.object_id)) for location, owner in owners.items()
-        ]
+        return [location if owner is None else _shown(owner) for location, owner in owners.items()]
 
     # -- removing -----------------------------------------------------------------------------------------------
 
-    def remove(self, table: Table, *, copied: bool = False) -> None:
+    def remove(self, table: Table, *, copied: bool = False, record: str | None = None) -> None:
         """Remove the rows and files of a table whose entry is gone.
 
         Rows are removed first, so that writers that still have the table open can no longer commit. A commit in
@@ -121,11 +121,14 @@ class Removal:
         Args:
             table: The table.
             copied: The directory is a copy, so foreign files are removed too.
+            record: The object id of the record of a dropped table, which owns the directory until it is removed.
         """
         root = self._places.dataset_root(table)
         view = self._ledger.view()
         owner = view.owner_of(table.location)
-        if owner is not None and (not owner.listed or not view.guarantees.locations):
+        if record is not None and (owner is None or owner.object_id != record):
+            return
+        if record is None and owner is not None and (not owner.listed or not view.guarantees.locations):
             return
         commits = self._ledger.commits
         commits.forget_history(root)
@@ -154,3 +157,7 @@ class Removal:
         """
         with suppress(LancekeepError):  # the caller raises the original error
             self.remove(table)
+
+
+def _shown(owner: ManifestEntry) -> str:
+    return f"{owner_id(owner)} (dropped)" if is_record(owner) else str(owner_id(owner))

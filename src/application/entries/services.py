@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Protocol
 
 from lancekeep.application.entries.tables import Description
@@ -27,7 +28,7 @@ class NamespaceService(Protocol):
         self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None
     ) -> tuple[list[str], str | None]: ...
 
-    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool) -> Namespace: ...
+    def drop(self, object_id: ObjectId, *, cascade: bool, force: bool, keep: timedelta | float | None) -> Namespace: ...
 
 
 class TableService(Protocol):
@@ -55,11 +56,13 @@ class TableService(Protocol):
         self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
     ) -> Table: ...
 
+    def require_replaceable(self, object_id: ObjectId, action: str) -> None: ...
+
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table: ...
 
     def deregister(self, object_id: ObjectId) -> Table: ...
 
-    def drop(self, object_id: ObjectId, *, force: bool) -> Table: ...
+    def drop(self, object_id: ObjectId, *, force: bool, keep: timedelta | float | None) -> Table: ...
 
 
 class TagService(Protocol):

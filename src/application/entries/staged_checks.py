@@ -5,6 +5,7 @@ from __future__ import annotations
 from lancekeep.application.entries.base_paths import BasePaths
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.mem_wal import MemWal
+from lancekeep.application.entries.protection import Protection
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 
 
@@ -14,12 +15,14 @@ class StagedChecks:
     Args:
         base_paths: The base paths that the caller may read.
         mem_wal: The LSM writes that tables permit.
+        protection: The tables that are protected.
         clones: The records of clones.
     """
 
-    def __init__(self, base_paths: BasePaths, mem_wal: MemWal, clones: Clones) -> None:
+    def __init__(self, base_paths: BasePaths, mem_wal: MemWal, protection: Protection, clones: Clones) -> None:
         self._base_paths = base_paths
         self._mem_wal = mem_wal
+        self._protection = protection
         self._clones = clones
 
     def __call__(self, root: DatasetRoot, content: bytes) -> None:
@@ -32,9 +35,11 @@ class StagedChecks:
         Raises:
             AccessDenied: The caller may not read one of its base paths.
             LsmRefused: It sets up LSM writes, which its table does not permit.
+            CommitRefused: It replaces the rows of a protected table.
             Damaged: It cannot be read.
         """
         self._base_paths.require_staged(root, content)
         self._mem_wal.require_permitted(root, content)
+        self._protection.require_kept(root, content)
         key = root.key.partition(f"/{BRANCHES}/")[0] if root.is_branch else root.key
         self._clones.record(key, content, root.base_uri)

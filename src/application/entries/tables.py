@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 
 import attrs
 
 from lancekeep.application.commits.keyed_requests import performing
 from lancekeep.application.commits.protocol_runner import moved
+from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties, ancestors, page
+from lancekeep.domain.dropped import is_held
 from lancekeep.domain.errors import (
     AlreadyExists,
     CommitStoreMismatch,
@@ -32,6 +35,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.namespace import find_namespace
 from lancekeep.domain.properties import checked_properties, is_own, property_changes
+from lancekeep.domain.protection import protector, require_unprotected
 from lancekeep.domain.table import (
     MARKER_CONTENT,
     Table,
@@ -41,6 +45,7 @@ from lancekeep.domain.table import (
     is_at,
     remove_table,
     v1_location,
+    withdraw_table,
 )
 from lancekeep.format.begun_clone import BegunClone
 
@@ -75,10 +80,11 @@ class Declaration:
 class Tables:
     """Declares, registers, alters, lists and drops tables."""
 
-    def __init__(self, ledger: Ledger, places: Places, removal: Removal) -> None:
+    def __init__(self, ledger: Ledger, places: Places, removal: Removal, dropped: DroppedTables) -> None:
         self._ledger = ledger
         self._places = places
         self._removal = removal
+        self._dropped = dropped
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class Tables:
             for table, location in zip(placed(view), given, strict=True):
                 add_table(view, table, chosen=location is None)
             for object_id in removed:
-                remove_table(view, object_id)
+                remove_table(view, object_id, "deregister")
 
         tables = placed(self._ledger.refuse_early(accept))
         _require_apart([table.location for table in tables])
@@ -240,7 +246,7 @@ class Tables:
                         "another writer has dropped or renamed it since; nothing was declared"
                     )
                 changes = [change for table in declared for change in add_table(view, table, reserved=certain)]
-                changes += [change for object_id in removed for change in remove_table(view, object_id)]
+                changes += [change for object_id in removed for change in remove_table(view, object_id, "deregister")]
                 return changes, [find_table(view, object_id) for object_id in removed]
 
             # A batch is no effect that the record of a keyed request can hold.
@@ -322,10 +328,10 @@ class Tables:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
         before = self._ledger.view()
         read = self._removal.clones.record_dataset(table.location)
-        sources = [location for location in read if is_at(before, location)]
+        sources = [location for location in read if is_held(before, location)]
 
         def decide(view: CatalogView) -> tuple[list[Change], Table]:
-            dropped = next((location for location in sources if not is_at(view, location)), None)
+            dropped = next((location for location in sources if not is_held(view, location)), None)
             if dropped is not None:
                 raise ConcurrentModification(
                     f"{table.location!r} is a clone that reads files of {dropped!r}, which is no longer a table of the "
@@ -348,6 +354,17 @@ class Tables:
         if prescribed is None or (owner is not None and owner.object_id != object_id.key):
             return self._places.new_location(object_id)
         return prescribed
+
+    def require_replaceable(self, object_id: ObjectId, action: str) -> None:
+        """Raise `Refused` if the rows of a table must not be replaced.
+
+        Its first version replaces none.
+        """
+        view = self._ledger.view()
+        if protector(view, object_id) is not None:
+            latest = self._ledger.commits.latest(self._places.dataset_root(find_table(view, object_id)))
+            if latest is not None:
+                require_unprotected(view, object_id, action)
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -376,15 +393,19 @@ class Tables:
     @once(Table)
     def deregister(self, object_id: ObjectId) -> Table:
         self._removal.record_listed(object_id)
-        return self.remove_entry(object_id)
+        return self.remove_entry(object_id, "deregister")
 
     @once(Table)
-    def drop(self, object_id: ObjectId, *, force: bool) -> Table:
+    def drop(self, object_id: ObjectId, *, force: bool, keep: timedelta | float | None) -> Table:
         found = self.find(object_id)
         self._places.dataset_root(found)
+        kept = self._dropped.spans([found], keep)
+        if kept:
+            return self._dropped.drop(found, kept[object_id])
+        require_unprotected(self._ledger.view(), object_id, "drop")
         if not force:
             self._removal.refuse_needed([found])
-        table = self.remove_entry(object_id)
+        table = self.remove_entry(object_id, "drop")
         if not force and (clones := self._removal.recorded_readers(table)):
             self._ledger.apply(lambda view: (add_table(view, table), None), withdraws=True)
             raise self._removal.needed(table, clones)
@@ -414,7 +435,7 @@ class Tables:
             Whether the table was removed.
         """
         root = self._places.dataset_root(table)
-        removed = self._ledger.apply(partial(_removing, table.id), withdraws=True)
+        removed = self._ledger.apply(partial(_withdrawing, table.id), withdraws=True)
         keys = self._places.contents(root)
         if removed.location == table.location and is_still():
             # A call that completes a deep clone commits its version before it looks for the marker.
@@ -425,17 +446,22 @@ class Tables:
         self._ledger.apply(lambda view: (add_table(view, removed), None))
         return False
 
-    def remove_entry(self, object_id: ObjectId) -> Table:
+    def remove_entry(self, object_id: ObjectId, action: str) -> Table:
         """Remove only a table's entry, and return the table as it was.
 
         Raises:
             TableNotFound: The table does not exist.
+            Refused: The table is protected; the message names the ``action``.
         """
-        return self._ledger.apply(partial(_removing, object_id), effect=lambda removed: removed)
+
+        def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            return remove_table(view, object_id, action), find_table(view, object_id)
+
+        return self._ledger.apply(decide, effect=lambda removed: removed)
 
 
-def _removing(object_id: ObjectId, view: CatalogView) -> tuple[list[Change], Table]:
-    return remove_table(view, object_id), find_table(view, object_id)
+def _withdrawing(object_id: ObjectId, view: CatalogView) -> tuple[list[Change], Table]:
+    return withdraw_table(view, object_id), find_table(view, object_id)
 
 
 def _require_distinct(ids: Sequence[ObjectId]) -> None:

@@ -84,7 +84,7 @@ class Cloning:
         table = self._tables.declare(target, None, None)
         self._begin(table, manifest)
         if not self._is_present(read, row):
-            self._tables.drop(target, force=True)
+            self._tables.drop(target, force=True, keep=0)
             raise ConcurrentModification(
                 f"{source}: the table, or its version {row.version}, was removed while it was cloned. Nothing was "
                 "cloned"

@@ -291,7 +291,7 @@ class TableData:
             if name != "restore":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             warn_of_move("data.restore", "Catalog.versions.restore")
-            return TableVersions(self._writes, self._engine).restore
+            return TableVersions(self._tables, self._writes, self._engine).restore
 
 
 def _change_of(committed: Committed) -> Changed:

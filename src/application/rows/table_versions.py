@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lancekeep.application.entries.services import TableService
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.row_rules import check_stream
 from lancekeep.application.rows.services import WriteService
@@ -24,7 +25,8 @@ class TableVersions:
     `BranchNotFound`, `TagNotFound` or `VersionNotFound` if the object does not exist.
     """
 
-    def __init__(self, writes: WriteService, engine: TableEngine) -> None:
+    def __init__(self, tables: TableService, writes: WriteService, engine: TableEngine) -> None:
+        self._tables = tables
         self._writes = writes
         self._engine = engine
 
@@ -70,6 +72,7 @@ class TableVersions:
             timestamp: The time at which the earlier version was the latest, as in `Catalog.open`.
         """
         object_id, rows = ObjectId.of(identifier), self._engine.rows
+        self._tables.require_replaceable(object_id, "restore")
         if branch is None:
             self._writes.require_no_new_rows(object_id)
         version = version_of(self._writes, object_id, version, None, branch, timestamp)

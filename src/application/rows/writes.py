@@ -382,6 +382,7 @@ class Writes:
         table = self._tables.find(object_id)
         if mode is WriteMode.OVERWRITE:
             self._versions.unfinished_clones.refuse(table)
+            self._tables.require_replaceable(object_id, "overwrite")
         if replaces:
             return False, rules_of(checked_properties(properties))
         if properties:

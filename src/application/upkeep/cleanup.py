@@ -32,6 +32,7 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.partitions import published_version
+from lancekeep.domain.protection import protector
 from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
 from lancekeep.format.file_references import names_in
 from lancekeep.format.json_files import parse_reference
@@ -98,6 +99,7 @@ class _Dataset:
         object_id: The identifier of the table in the catalog, if it has one.
         tier: The directory outside of the root that holds data files of tables; None for a table.
         has_digests: Whether the directory has records of digests.
+        protection: Which versions stay because the table is protected; empty if none.
     """
 
     name: str
@@ -108,6 +110,7 @@ class _Dataset:
     object_id: ObjectId | None = None
     tier: OutsideDirectory | None = None
     has_digests: bool = False
+    protection: str = ""
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -156,7 +159,9 @@ class Cleanup:
             self._remove_versions([dataset for dataset in datasets if dataset.selected])
             self._remove_files([dataset for dataset in datasets if dataset.selected])
         cleaned = (_cleaned(dataset, branch) for dataset in datasets for branch in dataset.branches.values())
-        skipped = (NotCleaned(dataset.name, dataset.refusal) for dataset in datasets if dataset.selected)
+        skipped = (
+            NotCleaned(dataset.name, dataset.refusal or dataset.protection) for dataset in datasets if dataset.selected
+        )
         return CleanupReport(
             tuple(table for table in cleaned if not table.is_empty),
             tuple(table for table in skipped if table.reason),
@@ -279,12 +284,25 @@ class Cleanup:
         for branch in dataset.branches.values():
             final_names((info.key.rpartition("/")[2] for info in branch.versions.values()), branch.root.base_uri)
             branch.doomed = [version for version in self._old(branch) if Reference(branch.name, version) not in held]
+            self._spare_below_tags(dataset, branch, held)
             branch.abandoned = [
                 info
                 for info in branch.staged
                 if self._is_older(info, self.grace) and not self._is_claimed(branch, info)
             ]
             branch.dangling = self._dangling(branch)
+
+    def _spare_below_tags(self, dataset: _Dataset, branch: _Branch, held: Collection[Reference]) -> None:
+        """Keep the versions of a protected table up to the latest tag or branch of a history."""
+        by = None if dataset.object_id is None else protector(self.ledger.view(), dataset.object_id)
+        latest = max((held_one.version for held_one in held if held_one.branch == branch.name), default=0)
+        spared = [version for version in branch.doomed if version < latest] if by is not None else []
+        if spared:
+            branch.doomed = branch.doomed[len(spared) :]
+            dataset.protection = (
+                f"{by} is protected, so {len(spared)} versions before the tag or branch at version {latest} of "
+                f"{'@'.join(filter(None, (dataset.name, branch.name)))} stay"
+            )
 
     def _old(self, branch: _Branch) -> Iterator[int]:
         """Yield the oldest versions whose successors are old too.

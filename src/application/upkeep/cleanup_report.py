@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from lancekeep.application.entries.dropped import DroppedTable
+
 
 @attrs.frozen
 class TableCleanup:
@@ -36,7 +38,7 @@ class TableCleanup:
 
 @attrs.frozen
 class NotCleaned:
-    """A table of which nothing, or no file, was removed, and the reason."""
+    """A table of which something was not removed, and the reason."""
 
     table: str
     reason: str
@@ -48,16 +50,18 @@ class CleanupReport:
 
     Attributes:
         tables: The histories with something to remove.
-        skipped: The tables that could not be cleaned.
+        skipped: The tables that could not be cleaned, or not entirely.
         dry_run: Whether nothing was removed.
         manifest_versions: The number of old versions of the manifest table that were removed. A dry run does not count
             them.
+        purged: The dropped tables whose time is over, and that were removed.
     """
 
     tables: tuple[TableCleanup, ...]
     skipped: tuple[NotCleaned, ...]
     dry_run: bool
     manifest_versions: int = 0
+    purged: tuple[DroppedTable, ...] = ()
 
     @property
     def versions(self) -> int:
@@ -79,5 +83,6 @@ class CleanupReport:
             f"{table.staged} unfinished commits, {table.files} files; {table.kept} versions stay"
             for table in self.tables
         )
+        lines += (f"  purged: {each.id}, which was dropped at {each.at:%Y-%m-%d %H:%M}" for each in self.purged)
         lines += (f"  skipped: {skipped.table}: {skipped.reason}" for skipped in self.skipped)
         return "\n".join(lines)

@@ -5,13 +5,17 @@ See `Catalog.change_commit_store`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from lancekeep.application.commits.checked_rows import CheckedRows, HistoryRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
+from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import Damaged
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.table import Table
@@ -32,16 +36,22 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     target = CheckedRows(rows, commits.objects.root_uri)
     # An unreachable store must not block the catalog, so it is read before the move begins.
     rows.latest(places.probe_uri)
-    for root in (places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)):
+    for root in map(places.dataset_root, _tables(view)):
         for history in commits.histories(root):  # a row that cannot be moved is refused before the move begins
             _require_room(commits, history, target)
     view = ledger.begin_move(rows.url)
-    roots = [places.dataset_root(Table.from_entry(entry)) for entry in view.all_of(TABLE)]
+    roots = [places.dataset_root(table) for table in _tables(view)]
     if ledger.manifest.history is not None:
         roots.append(ledger.manifest.history)
     moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
     ledger.finish_move(rows)
     return moved
+
+
+def _tables(view: CatalogView) -> Iterator[Table]:
+    """Yield the tables, and the dropped tables that can be brought back."""
+    yield from map(Table.from_entry, view.all_of(TABLE))
+    yield from (dropped.table for dropped in dropped_tables(view, ObjectId()))
 
 
 def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> int:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.mem_wal import MemWal
 from lancekeep.application.entries.namespaces import Namespaces
 from lancekeep.application.entries.places import Places
+from lancekeep.application.entries.protection import Protection
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.sql_views import SqlViews
 from lancekeep.application.entries.tables import Tables
@@ -56,6 +58,8 @@ class Directory:
     engine: TableEngine
     removal: Removal
     mem_wal: MemWal
+    dropped: DroppedTables
+    protection: Protection
     tables: Tables
     namespaces: Namespaces
     tags: Tags

@@ -15,10 +15,11 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.unfinished_clones import UnfinishedClones
-from lancekeep.domain.catalog import SetProperties, ancestors
+from lancekeep.domain.catalog import CatalogView, Change, Remove, SetProperties, ancestors
 from lancekeep.domain.dataset_files import DIRECTORIES
 from lancekeep.domain.directory_contents import foreign_files, is_mark, is_own
-from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, ObjectNotFound, TableNotFound
+from lancekeep.domain.dropped import DropRecord, is_held, is_record
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, ObjectNotFound, Refused, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -55,6 +56,8 @@ class Kind(Enum):
     OVERLAP = "overlapping directories"
     DANGLING = "dangling entry"
     UNFINISHED_CLONE = "unfinished clone"
+    BROKEN_RECORD = "broken record of a dropped table"
+    UNFINISHED_PURGE = "unfinished purge"
     HIDDEN = "hidden table"
     EMPTY = "empty directory"
     UNREFERENCED = "unreferenced directory"
@@ -138,6 +141,7 @@ class Fsck:
         places: The directories.
         removal: Removes tables and leftovers, and finds the clones.
         remove_unwritten: Removes a table without a version; see `Tables.remove_unwritten`.
+        purge: Removes a dropped table; see `DroppedTables.complete`.
         grace: See `Catalog.fsck`.
         remove_tables: See `Catalog.fsck`.
         now: A clock.
@@ -147,6 +151,7 @@ class Fsck:
     places: Places
     removal: Removal
     remove_unwritten: Callable[[Table, Callable[[], bool]], bool]
+    purge: Callable[[DropRecord], object]
     grace: timedelta
     remove_tables: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -157,11 +162,14 @@ class Fsck:
         directories = list(self._directories(""))  # listed first, so that new tables are not reported
         view = self.ledger.view()
         entries = list(view.descendants(ObjectId()))
-        located = {posixpath.normpath(entry.location) for entry in entries if entry.location}
+        dropped = [entry for entry in entries if is_record(entry)]
+        entries = [entry for entry in entries if not is_record(entry)]
+        located = {posixpath.normpath(entry.location) for entry in (*entries, *dropped) if entry.location}
         found = [
             *_without_names(view.unnamed),
             *_misfits(entries),
             *self._of_entries(entry for entry in entries if entry.object_type == TABLE and not entry.listed),
+            *self._of_dropped(view, dropped),
             *self._of_directories(directories, located),
         ]
         findings = self._needed(found, located)
@@ -198,6 +206,37 @@ class Fsck:
             elif v1_table(location) == ObjectId.from_key(entry.object_id) and (marker := self._hiding(location)):
                 meaning = f"a marker hides the table {name} from V1 readers: its removal was begun and not finished"
                 yield self._unless_young(Finding(Kind.HIDDEN, location, meaning, "remove the marker"), [marker])
+
+    def _of_dropped(self, view: CatalogView, records: Iterable[ManifestEntry]) -> Iterator[Finding]:
+        """Yield findings on records of dropped tables; the object of a finding is the id of its record."""
+        repair = "remove the record"
+        for entry in records:
+            try:
+                dropped = DropRecord.from_entry(entry)
+                holds = next(self.places.objects.list(f"{self._key(dropped.location)}/"), None) is not None
+            except (Damaged, InvalidInput) as error:
+                yield Finding(Kind.BROKEN_RECORD, entry.object_id, str(error), repair)
+                continue
+            name = f"the dropped table {dropped.id} ({dropped.drop})"
+            if dropped.is_purging:
+                meaning = f"the removal of the files of {name} was begun; unless it is in progress, purge it again"
+                yield Finding(Kind.UNFINISHED_PURGE, entry.object_id, meaning, "complete the purge")
+            elif is_at(view, dropped.location):
+                meaning = f"another process has registered the directory {dropped.location!r} of {name}"
+                yield Finding(Kind.BROKEN_RECORD, entry.object_id, meaning, repair)
+            elif not holds:
+                meaning = f"the directory {dropped.location!r} of {name} holds nothing, so it cannot be brought back"
+                yield Finding(Kind.BROKEN_RECORD, entry.object_id, meaning, repair)
+
+    def _without_record(self, finding: Finding) -> Finding:
+        """Remove the record of a dropped table if it is still broken, and return the finding."""
+
+        def decide(view: CatalogView) -> tuple[list[Change], bool]:
+            entry = view.find(finding.object)
+            still = entry is not None and finding in self._of_dropped(view, [entry])
+            return ([Remove(finding.object)] if still else []), still
+
+        return attrs.evolve(finding, repaired=self.ledger.apply(decide))
 
     def _of_clones(self, entries: Iterable[ManifestEntry]) -> Iterator[tuple[Table, Finding]]:
         """Yield findings on deep clones that were stopped, or are in progress, with their tables."""
@@ -361,9 +400,17 @@ class Fsck:
         if not finding.repair:
             return finding
         directory = finding.object
+        if finding.kind is Kind.BROKEN_RECORD:
+            return self._without_record(finding)
+        if finding.kind is Kind.UNFINISHED_PURGE:
+            entry = self.ledger.view().find(finding.object)
+            with suppress(Refused, TableNotFound, Damaged):  # another process completes it, or a clone prevents it
+                if entry is not None:
+                    self.purge(DropRecord.from_entry(entry))
+                    return attrs.evolve(finding, repaired=True)
+            return finding
         if finding.kind is Kind.HIDDEN:
-            owner = self.ledger.view().owner_of(directory)
-            if owner is None or owner.location != directory:
+            if not is_at(self.ledger.view(), directory):
                 return finding
             self.places.objects.delete(f"{self._key(directory)}/{DEREGISTERED_MARKER}")
         else:
@@ -371,7 +418,7 @@ class Fsck:
             view = self.ledger.view()
             if found != finding or view.owner_of(directory) is not None:
                 return finding
-            if any(is_at(view, reader) for reader in self.removal.clones.recorded_readers(directory)):
+            if any(is_held(view, reader) for reader in self.removal.clones.recorded_readers(directory)):
                 return finding
             table = Table(ObjectId((directory,)), directory, {})
             if finding.kind is Kind.UNREFERENCED:

@@ -10,7 +10,7 @@ import attrs
 from lancekeep.application.rows.idempotency import KEEP_REQUESTS
 from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup import Cleanup
-from lancekeep.application.upkeep.cleanup_report import CleanupReport
+from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
@@ -51,8 +51,9 @@ class Upkeep:
 
         Args:
             repair: Repair what can be repaired without loss. In the catalog, this removes directories without a table
-                to which no entry refers, deep clones that were stopped, markers that hide a table of the catalog, and
-                files of the manifest table that no version needs. In tables, it publishes decided versions, makes rows
+                to which no entry refers, records of dropped tables that cannot be brought back, deep clones that were
+                stopped, markers that hide a table of the catalog, and files of the manifest table that no version
+                needs. It completes purges. In tables, it publishes decided versions, makes rows
                 and manifests agree, and removes staged manifests that lost, incomplete files, and tags of missing
                 versions.
             grace: A time span, or seconds. Younger objects are not removed. It must exceed the longest operation plus
@@ -76,7 +77,7 @@ class Upkeep:
         own = self._directory
         ledger, places = own.ledger, own.places
         span = _span(grace)
-        fsck = Fsck(ledger, places, own.removal, own.tables.remove_unwritten, span, remove_tables)
+        fsck = Fsck(ledger, places, own.removal, own.tables.remove_unwritten, own.dropped.complete, span, remove_tables)
         checks = TableChecks(
             ledger.commits,
             own.removal.clones,
@@ -124,8 +125,8 @@ class Upkeep:
         if a removed version named it or it is older than ``grace``. The same holds for the manifest of a commit that
         was never finished.
 
-        Without ``tables``, the answers of requests with idempotency keys are removed, too, if they are at least 7 days
-        and ``older_than`` old.
+        Without ``tables``, dropped tables whose time is over are purged, and the answers of requests with idempotency
+        keys are removed if they are at least 7 days and ``older_than`` old.
 
         Ages are differences between timestamps of the storage, so the clocks of writers do not matter. Clones outside
         the catalog are not known. A table with an unreadable manifest is skipped and reported. If the clean-up is
@@ -150,7 +151,11 @@ class Upkeep:
         clones = own.removal.clones
         age = _span(older_than)
         cleanup = Cleanup(own.ledger, own.places, clones, age, keep, _span(grace), chosen, progress)
+        purges = () if chosen is not None else list(own.dropped.purge_expired(dry_run=dry_run))
         report = cleanup.run(dry_run=dry_run)
+        kept = tuple(NotCleaned(f"{each.id} (dropped)", reason) for each, reason in purges if reason)
+        purged = tuple(each for each, reason in purges if not reason)
+        report = attrs.evolve(report, purged=purged, skipped=(*report.skipped, *kept))
         if dry_run or chosen is not None:
             return report
         own.requests.clean_up(max(age, KEEP_REQUESTS))

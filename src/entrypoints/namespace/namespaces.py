@@ -8,7 +8,7 @@ from lancekeep.adapters.lance.callbacks import checked_limit
 from lancekeep.domain import errors
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.entrypoints.namespace.boundary import operation
-from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of
+from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of, keep_of
 
 
 class NamespaceOperations(Operations):
@@ -46,7 +46,7 @@ class NamespaceOperations(Operations):
         skip = choice(request.mode, "mode", "fail", "skip") == "skip"
         cascade = choice(request.behavior, "behavior", "restrict", "cascade") == "cascade"
         try:
-            dropped = self._catalog.drop_namespace(id_of(request), cascade=cascade)
+            dropped = self._catalog.drop_namespace(id_of(request), cascade=cascade, keep=keep_of(request))
         except errors.NamespaceNotFound:
             if not skip:
                 raise

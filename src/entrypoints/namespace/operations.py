@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import lance_namespace as api
 
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.domain.dropped import checked_undrop
 from lancekeep.domain.errors import BranchNotFound, InvalidInput, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.namespace.boundary import timestamp_of
+
+KEEP = "lancekeep.keep"
+"""The entry of a request's context that says how long dropped tables are kept, such as ``7d``; ``0``: not at all."""
 
 MAIN = "main"
 """The name of the main history, which is no branch."""
@@ -72,6 +77,12 @@ class Operations(api.LanceNamespace):
 def id_of(request: Any) -> ObjectId:
     """Return the identifier in a request."""
     return ObjectId.of(request.id)
+
+
+def keep_of(request: Any) -> timedelta | None:
+    """Return how long a request keeps a dropped table; None for the default."""
+    kept = (request.context or {}).get(KEEP)
+    return None if kept is None else timedelta(microseconds=checked_undrop(kept))
 
 
 def branch_of(request: Any) -> str | None:

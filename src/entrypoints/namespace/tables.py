@@ -17,7 +17,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import Table
 from lancekeep.entrypoints.namespace.arrow_schema import json_schema
 from lancekeep.entrypoints.namespace.boundary import operation
-from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of
+from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of, keep_of
 from lancekeep.entrypoints.namespace.streams import Incoming
 from lancekeep.ports.table_engine import VersionDetails
 
@@ -172,7 +172,11 @@ class TableOperations(Operations):
 
     @operation
     def drop_table(self, request: api.DropTableRequest) -> api.DropTableResponse:
-        table = self._catalog.drop_table(id_of(request))
+        """Drop a table.
+
+        The entry ``lancekeep.keep`` of the context has the form of the property ``lancekeep.undrop``.
+        """
+        table = self._catalog.drop_table(id_of(request), keep=keep_of(request))
         return api.DropTableResponse(
             id=list(table.id.names), location=self._parts.places.uri(table), properties=dict(table.properties)
         )

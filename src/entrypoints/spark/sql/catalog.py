@@ -312,15 +312,19 @@ class SqlCatalog(ViewCatalog):
         return self._table(table, None, None)
 
     def dropTable(self, identifier: Any) -> bool:
+        return self._drop(identifier, None)
+
+    def purgeTable(self, identifier: Any) -> bool:
+        """Remove a table at once: ``DROP TABLE … PURGE``."""
+        return self._drop(identifier, 0)
+
+    def _drop(self, identifier: Any, keep: float | None) -> bool:
         self._require_whole(object_id(identifier))
         try:
-            self._catalog.drop_table(object_id(identifier))
+            self._catalog.drop_table(object_id(identifier), keep=keep)
         except TableNotFound:
             return False
         return True
-
-    def purgeTable(self, identifier: Any) -> bool:
-        return self.dropTable(identifier)
 
     def renameTable(self, source: Any, target: Any) -> None:
         wanted = self._without_own_name(object_id(target))
