@@ -8,6 +8,7 @@ import random
 import socket
 import warnings
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 
 from lancekeep.adapters.commit_stores import open_commit_store
@@ -15,7 +16,7 @@ from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.lance.hashing import file_digest
 from lancekeep.adapters.manifest_stores import open_manifest_store
-from lancekeep.adapters.manifest_stores.claimed import require_entries_in
+from lancekeep.adapters.manifest_stores.claimed import MANIFEST_STORE_PROPERTY, require_entries_in
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
@@ -236,7 +237,12 @@ def _open(config: ConnectionConfig) -> Catalog:
 
     def properties_at(uri: str) -> Mapping[str, str]:
         place = places.outside(uri)
-        return _entries(place.objects, place.key).view().properties
+        properties = _entries(place.objects, place.key).view().properties
+        url = properties.get(MANIFEST_STORE_PROPERTY)
+        if url is None:
+            return properties
+        with closing(open_manifest_store(url, config.manifest_store_options, place.objects, place.key)) as elsewhere:
+            return elsewhere.view().properties
 
     catalog = bootstrap(
         commits,

@@ -142,6 +142,50 @@ class ManifestStoreContract:
             found += page
         assert found == kept == other.view().children(ObjectId(), NAMESPACE)[0]
 
+    def test_views_find_entries_by_name_place_and_type(self, store: ManifestStore, other: ManifestStore) -> None:
+        parents = [
+            ObjectId(tuple(f"n{level}" for level in range(at + 1))) for at in range(store.guarantees.levels or 2)
+        ]
+        tables = {name: self._table(parents[-1], name, f"{name}-files/inner") for name in ("a", "a-b", "b")}
+        spaces = [ManifestEntry.namespace(parent, {}) for parent in parents]
+        change(store, lambda view: [Put(entry) for entry in (*spaces, *reversed(tables.values()))])
+        change(store, lambda view: [Put(self._table(parents[-1], "gone", "gone"))])
+        change(store, lambda view: [Remove(f"{parents[-1].key}$gone")])
+        for view in (store.view(), other.view()):
+            for entry in (*spaces, *tables.values()):
+                assert view.find(entry.object_id) == entry
+            for missing in ("", "n", "n0$", f"{parents[-1].key}$gone", f"{parents[-1].key}$A"):
+                assert view.find(missing) is None, missing
+            assert view.children(parents[-1], TABLE) == (["a", "a-b", "b"], None)
+            assert view.children(parents[-1], TABLE, limit=2) == (["a", "a-b"], "a-b")
+            assert view.children(parents[-1], TABLE, "a-b", 2) == (["b"], None)
+            assert view.children(ObjectId(), NAMESPACE) == (["n0"], None)
+            assert view.children(ObjectId(), TABLE) == ([], None)
+            below = sorted(entry.object_id for entry in view.descendants(parents[0]))
+            assert below == sorted(entry.object_id for entry in (*spaces[1:], *tables.values()))
+            keys = [entry.object_id for entry in tables.values()]
+            assert [entry.object_id for entry in view.all_of(TABLE)] == keys
+            assert [entry.object_id for entry in view.all_of(TABLE, keys[0])] == keys[1:]
+            assert [entry.object_id for entry in view.all_of(NAMESPACE)] == [parent.key for parent in parents]
+            for place in ("a-files", "a-files/inner", "a-files/inner/data/x"):
+                assert view.owner_of(place) == tables["a"], place
+            for place in ("a-file", "a-files2", "a-files/other", "gone", "c"):
+                assert view.owner_of(place) is None, place
+
+    def test_moved_table_is_found_at_its_new_place_only(self, store: ManifestStore, other: ManifestStore) -> None:
+        parent = ObjectId(tuple(f"n{level}" for level in range(store.guarantees.levels or 1)))
+        spaces = [ManifestEntry.namespace(ObjectId(parent.names[: at + 1]), {}) for at in range(len(parent.names))]
+        old, new = self._table(parent, "t", "old"), self._table(parent, "u", "new")
+        change(store, lambda view: [Put(entry) for entry in (*spaces, old)])
+        change(other, lambda view: [Remove(old.object_id), Put(new)])
+        view = store.view()
+        assert (view.find(old.object_id), view.owner_of("old")) == (None, None)
+        assert view.find(new.object_id) == view.owner_of("new") == new
+        assert view.unnamed == 0
+
+    def _table(self, parent: ObjectId, name: str, location: str) -> ManifestEntry:
+        return ManifestEntry.table(ObjectId((*parent.names, name)), location, {"kind": name})
+
     def test_one_of_racing_creators_of_a_name_wins(self, store: ManifestStore, other: ManifestStore) -> None:
         for number in range(5):
             self._race([store, other, store, other], f"n{number}")

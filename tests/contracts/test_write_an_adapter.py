@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -213,6 +214,21 @@ def test_root_is_refused_to_other_places_of_its_entries(installed: Path) -> None
     with pytest.raises(Refused, match=r"opened with json:///.*/others\.json"):
         lancekeep.connect("lake", manifest_store=f"json://{installed}/others.json")
     assert connect(installed).list_namespaces() == ["a"]
+
+
+def test_copy_of_a_catalog_elsewhere_is_not_taken_for_the_original(installed: Path) -> None:
+    connect(installed).create_namespace("a")
+    shutil.copytree("lake", "copy")
+    entries = installed / "entries.json"
+    stored = json.loads(entries.read_text())
+    stored[f"file://{installed}/copy"] = stored[f"file://{installed}/lake"]
+    entries.write_text(json.dumps(stored))
+    copy = connect(installed, "copy")
+    with pytest.raises(Refused, match="still has the identity, so this catalog is a copy"):
+        copy.upkeep.adopt_identity(original=True)
+    del stored[f"file://{installed}/lake"]
+    entries.write_text(json.dumps(stored))
+    copy.upkeep.adopt_identity(original=True)
 
 
 def test_root_of_a_catalog_in_its_directory_is_refused(installed: Path) -> None:
