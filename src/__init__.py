@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lancekeep.application.entries.tags import Tags
     from lancekeep.application.partitions.namespace import PartitionedNamespace, Partitions
     from lancekeep.application.partitions.scan import Scan
+    from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
     from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.differences import At, ChangeCounts, Difference, SchemaDifference
     from lancekeep.application.rows.table_data import TableData
@@ -160,6 +161,7 @@ __all__ = [
     "PartitionBy",
     "PartitionField",
     "PartitionSpec",
+    "PartitionWritePlan",
     "PartitionedNamespace",
     "Partitions",
     "Problem",
@@ -212,6 +214,7 @@ __all__ = [
     "ViewNotFound",
     "Views",
     "WritePlan",
+    "WrittenPartition",
     "certify",
     "connect",
     "digest",
@@ -230,6 +233,7 @@ _HOMES = {
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
     "lancekeep.application.partitions.namespace": "PartitionedNamespace Partitions",
     "lancekeep.application.partitions.scan": "Scan",
+    "lancekeep.application.partitions.writing": "PartitionWritePlan WrittenPartition",
     "lancekeep.application.entries.tables": "Description",
     "lancekeep.application.rows.differences": "At ChangeCounts Difference SchemaDifference",
     "lancekeep.application.rows.transactions": "Snapshot Transaction",

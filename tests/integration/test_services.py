@@ -84,7 +84,17 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 # -- both kinds --------------------------------------------------------------------------------------------------
 
-SERVICES = ("branches", "data", "partitions", "structure", "tags", "upkeep", "versions", "views")
+CLASSES: dict[str, type] = {
+    "branches": lancekeep.Branches,
+    "data": lancekeep.TableData,
+    "partitions": lancekeep.Partitions,
+    "structure": lancekeep.TableStructure,
+    "tags": lancekeep.Tags,
+    "upkeep": lancekeep.Upkeep,
+    "versions": lancekeep.TableVersions,
+    "views": lancekeep.Views,
+}
+"""The services, and their classes for a directory."""
 SETTINGS = {"root_uri", "storage_options"}
 OF_A_DIRECTORY = {
     *("commits", "dataset_root", "ledger", "managed", "mem_wal", "places", "recorder", "removal", "requests"),
@@ -100,7 +110,7 @@ def test_every_public_name_is_found_without_a_fault(catalog: lancekeep.Catalog) 
     assert repr(catalog)
     assert [name for name in dir(catalog) if not hasattr(catalog, name)] == []
     assert dict(inspect.getmembers(catalog)).keys() == set(dir(catalog))
-    for service in SERVICES:
+    for service in CLASSES:
         assert inspect.getmembers(getattr(catalog, service))
     assert not hasattr(catalog, "no_such_name")
 
@@ -128,7 +138,7 @@ def test_services_of_a_server_have_the_signatures_of_those_of_a_directory(tmp_pa
     ):
         assert {name for name in dir(local) if name[0] != "_"} == {name for name in dir(served) if name[0] != "_"}
         assert signatures(local) == signatures(served)
-        for service in SERVICES:
+        for service in CLASSES:
             assert signatures(getattr(local, service)) == signatures(getattr(served, service)), service
         here, there = services_of(local), services_of(served)
         assert signatures(here.transaction_records) == signatures(there.transaction_records)
@@ -162,6 +172,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "deregister_table": lambda catalog: catalog.deregister_table(NAME),
     "describe_namespace": lambda catalog: catalog.describe_namespace("ns"),
     "describe_table": lambda catalog: catalog.describe_table(NAME),
+    "diff": lambda catalog: catalog.diff(NAME, 1),
     "drop_namespace": lambda catalog: catalog.drop_namespace("ns"),
     "drop_table": lambda catalog: catalog.drop_table(NAME),
     "find_table": lambda catalog: catalog.find_table(NAME),
@@ -260,19 +271,10 @@ LOCAL |= {f"upkeep.{name}" for name in LOCAL & UPKEEP}
 
 
 def test_the_table_of_calls_names_every_public_method() -> None:
+    owners = {"": lancekeep.Catalog} | {f"{service}.": kind for service, kind in CLASSES.items()}
     named = {
         f"{prefix}{name}"
-        for prefix, owner in (
-            ("", lancekeep.Catalog),
-            ("branches.", lancekeep.Branches),
-            ("data.", lancekeep.TableData),
-            ("partitions.", lancekeep.Partitions),
-            ("structure.", lancekeep.TableStructure),
-            ("tags.", lancekeep.Tags),
-            ("upkeep.", lancekeep.Upkeep),
-            ("versions.", lancekeep.TableVersions),
-            ("views.", lancekeep.Views),
-        )
+        for prefix, owner in owners.items()
         for name, _ in inspect.getmembers(owner, callable)
         if not name.startswith("_")
     }
@@ -331,15 +333,42 @@ def test_catalog_shows_its_methods_and_documented_services_only(tmp_path: Path) 
     with lancekeep.connect(str(tmp_path)) as catalog:
         names = {name for name in dir(catalog) if not name.startswith("_")}
         methods = {name for name in names if inspect.ismethod(getattr(catalog, name))}
-        assert names - methods - SETTINGS == set(SERVICES)
-        for name in SERVICES:
+        assert names - methods - SETTINGS == CLASSES.keys()
+        for name in CLASSES:
             kind = type(getattr(catalog, name))
+            assert kind is CLASSES[name]
             assert kind.__name__ in lancekeep.__all__
             assert f"::: lancekeep.{kind.__name__}\n" in reference
             assert f"`catalog.{name}`" in reference
             assert f"``catalog.{name}``" in (kind.__doc__ or "")
         for name in methods | SETTINGS:
             assert inspect.getattr_static(lancekeep.Catalog, name).__doc__, f"Catalog.{name} has no docstring"
+
+
+def public_types() -> Iterator[tuple[str, str]]:
+    """Yield the types in the signatures of the facade and of its services, with their methods."""
+    others = (lancekeep.PartitionedNamespace, lancekeep.Snapshot, lancekeep.Transaction)
+    for owner in (lancekeep.Catalog, *CLASSES.values(), *others):
+        for name, member in inspect.getmembers(owner):
+            method = member.fget if isinstance(member, property) else member
+            if name.startswith("_") or not inspect.isfunction(method):
+                continue
+            signature = inspect.signature(method)
+            for annotation in (
+                *(each.annotation for each in signature.parameters.values()),
+                signature.return_annotation,
+            ):
+                for kind in re.findall(r"(?<![.\w])[A-Z]\w+", str(annotation)):
+                    yield kind, f"{owner.__name__}.{name}"
+
+
+def test_types_of_public_methods_are_public() -> None:
+    """Names of `typing` and `collections.abc`, and aliases of plain types, are no names of Lancekeep."""
+    plain = {"Any", "Callable", "Iterable", "Iterator", "Mapping", "None", "Sequence"}
+    aliases = {"Identifier", "Moment", "Progress", "Reference"}
+    described = {"TableTransaction"}  # the message of the table format, in docs/table-format.md
+    hidden = {kind: of for kind, of in public_types() if kind not in plain | aliases | described | {*lancekeep.__all__}}
+    assert hidden == {}
 
 
 def test_reference_shows_each_public_name() -> None:

@@ -141,7 +141,7 @@ def test_vector_columns_come_from_option_or_read_table(
     [
         ({"colums": "id"}, "unknown option 'colums' of lancekeep; known here are: batch_size, branch, columns"),
         ({"vector.": "2"}, "unknown option 'vector.'"),
-        ({"root": None}, "no root: give the place of the catalog"),
+        ({"root": None}, "no catalog is named"),
         ({"path": None}, "name one table"),
         ({"table": "travel.other"}, "name one table"),
         ({"path": "file:///lake/t.lance"}, "is a location; name the table"),
@@ -240,7 +240,7 @@ def test_session_catalog_tables_keep_location(
 
     # Spark tells a writer the query's columns, which are those of b where they fit: it must not write to b
     for statement in ("INSERT INTO a SELECT * FROM b", "INSERT OVERWRITE a SELECT * FROM b"):
-        with pytest.raises(PySparkException, match="no root: give the place of the catalog"):
+        with pytest.raises(PySparkException, match="no catalog is named"):
             session.sql(statement)
     given = ", ".join(f"'{key}' = '{value}'" for key, value in {**options, "table": "travel.a"}.items())
     session.sql(f"INSERT INTO a WITH ({given}) SELECT * FROM b")
