@@ -119,7 +119,7 @@ def test_every_public_name_is_found_without_a_fault(catalog: lancekeep.Catalog) 
 def test_every_public_name_is_found_in_each_mode(tmp_path: Path, mode: str) -> None:
     with lancekeep.connect(str(tmp_path / "lake"), mode=mode) as catalog:
         assert dict(inspect.getmembers(catalog)).keys() == set(dir(catalog))
-        for service in SERVICES:
+        for service in CLASSES:
             assert inspect.getmembers(getattr(catalog, service))
 
 
