@@ -178,8 +178,10 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "find_table": lambda catalog: catalog.find_table(NAME),
     "fsck": lambda catalog: catalog.fsck(),
     "identity": lambda catalog: catalog.identity(),
+    "initialize": lambda catalog: catalog.initialize(),
     "inspect": lambda catalog: catalog.inspect(NAME),
     "list_all_tables": lambda catalog: list(catalog.list_all_tables()),
+    "list_dropped": lambda catalog: catalog.list_dropped(),
     "list_namespaces": lambda catalog: catalog.list_namespaces(),
     "list_tables": lambda catalog: catalog.list_tables("ns"),
     "materialize": lambda catalog: catalog.materialize(NAME),
@@ -189,6 +191,8 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "namespace_exists": lambda catalog: catalog.namespace_exists("ns"),
     "open": lambda catalog: catalog.open(NAME),
     "optimize": lambda catalog: catalog.optimize(),
+    "protect": lambda catalog: catalog.protect(NAME),
+    "purge": lambda catalog: catalog.purge("ns.dropped"),
     "register_table": lambda catalog: catalog.register_table("ns.other", "missing"),
     "relocate": lambda catalog: catalog.relocate(NAME, "elsewhere", dry_run=True),
     "rename_table": lambda catalog: catalog.rename_table(NAME, "ns.renamed"),
@@ -196,6 +200,8 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "snapshot": lambda catalog: catalog.snapshot(),
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
+    "undrop": lambda catalog: catalog.undrop("ns.dropped"),
+    "unprotect": lambda catalog: catalog.unprotect(NAME),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
     "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
     "versions.describe": lambda catalog: catalog.versions.describe(NAME),
@@ -262,9 +268,10 @@ NOT_CALLED = {
 }  # fmt: skip
 LOCAL = {
     "adopt_identity", "alter_namespace", "alter_table", "change_commit_store", "cleanup", "clone", "clones_of",
-    "fsck", "identity", "inspect", "materialize", "migrate",
-    "migrate_manifest_names", "move_fragments", "optimize", "partitions.create", "partitions.open", "relocate",
-    "snapshot", "structure.set_base_paths", "transaction", "views.refresh_due",
+    "fsck", "identity", "initialize", "inspect", "list_dropped", "materialize", "migrate",
+    "migrate_manifest_names", "move_fragments", "optimize", "partitions.create", "partitions.open", "protect",
+    "purge", "relocate", "snapshot", "structure.set_base_paths", "transaction", "undrop", "unprotect",
+    "views.refresh_due",
 }  # fmt: skip
 
 LOCAL |= {f"upkeep.{name}" for name in LOCAL & UPKEEP}
