@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -97,15 +100,64 @@ def killed_before_each_write(
 ) -> Iterator[int]:
     """Kill an operation before each call of a port that may write; yield the number of the kill after each.
 
-    These are all states that a kill can leave: a call that reads changes none. The last operation is not killed.
-    ``operation`` gets the number, for a place of its own.
+    The last operation is not killed. ``operation`` gets the number, for a place of its own. Where the engine writes
+    several files by itself, `killed_at_each_state` also kills between them.
     """
+    return _killed(monkeypatch, connect, operation, lambda method: method not in READS)
+
+
+def killed_at_each_state(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, connect: Callable[[], Any], operation: Callable[[Any], object]
+) -> Iterator[int]:
+    """Kill an operation at the first call of a port after each change of ``directory``; yield the number of the kill.
+
+    Every kill begins with the present content of the directory. The last operation is not killed.
+    """
+    before = directory.with_name(f"{directory.name}-before")
+    shutil.copytree(directory, before)
+    known = _files(directory)
+
+    def restored() -> Any:
+        nonlocal known
+        shutil.rmtree(directory)
+        shutil.copytree(before, directory)
+        catalog = connect()
+        known = _files(directory)
+        return catalog
+
+    def has_changed(_: str) -> bool:
+        nonlocal known
+        former, known = known, _files(directory)
+        return known != former
+
+    return _killed(monkeypatch, restored, lambda catalog, _: operation(catalog), has_changed)
+
+
+def _files(directory: Path) -> frozenset[tuple[str, int, int, int]]:
+    found = []
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):  # another thread has removed it
+                status = os.stat(os.path.join(place, name))
+                found.append((os.path.join(place, name), status.st_ino, status.st_size, status.st_mtime_ns))
+    return frozenset(found)
+
+
+def _killed(
+    monkeypatch: pytest.MonkeyPatch,
+    connect: Callable[[], Any],
+    operation: Callable[[Any, int], object],
+    counts: Callable[[str], bool],
+) -> Iterator[int]:
+    """Kill an operation at the first, second, … call of a port that counts, until it is not killed."""
     left = 0
+    one_at_a_time = Lock()
 
     def decide(method: str, _: int) -> tuple[str, BaseException] | None:
         nonlocal left
-        left -= method not in READS or left <= 0
-        return ("before", Crash()) if left <= 0 else None
+        with one_at_a_time:
+            left -= left <= 0 or counts(method)
+            return ("before", Crash()) if left <= 0 else None
 
     for nth in count(1):
         died = True
@@ -134,41 +186,3 @@ def _subject_to(patch: pytest.MonkeyPatch, decide: Callable[[str, int], tuple[st
 
     patch.setattr("lancekeep.composition.open_object_store", objects)
     patch.setattr("lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), decide))
-
-
-def killed_at_each_call(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, connect: Callable[[], Any], operation: Callable[[Any], object]
-) -> Iterator[tuple[int, str]]:
-    """Kill an operation before and after each call of a port; yield after each, with what it left in ``directory``.
-
-    Every kill begins with the present content of the directory.
-    """
-    before = directory.with_name(f"{directory.name}-before")
-    shutil.copytree(directory, before)
-    left, when = 0, "before"
-
-    def decide(*_: Any) -> tuple[str, BaseException] | None:
-        nonlocal left
-        left -= 1
-        if left > 0:
-            return None
-        return (when if left == 0 else "before"), Crash()
-
-    for nth in count(1):
-        for when in ("before", "after"):
-            shutil.rmtree(directory)
-            shutil.copytree(before, directory)
-            died = True
-            with monkeypatch.context() as patch:
-                _subject_to(patch, decide)
-                left = 1 << 30
-                catalog = connect()
-                left = nth
-                try:
-                    operation(catalog)
-                    died = False
-                except Crash:
-                    pass
-            yield nth, when
-        if not died:
-            return

@@ -1,23 +1,18 @@
-"""A crash at any call of a port leaves the old or the new state, in every operation and mode."""
+"""A crash after any change of the files leaves the old or the new state, in every operation and mode."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import attrs
 import lance
 import pyarrow as pa
 import pytest
-from faults import Crash, Faulty
+from faults import killed_at_each_state
 
 import lancekeep
-from lancekeep.adapters.commit_stores import open_commit_store
-from lancekeep.adapters.object_stores import open_object_store
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 MORE = pa.table({"a": pa.array([4], pa.int64())})
@@ -60,50 +55,22 @@ CASES = [
     *(("v2", name) for name in EVERYWHERE | WITH_A_MANIFEST if "native" not in name),
 ]
 State = tuple[dict[str, tuple[int | None, dict[str, str]]], dict[str, dict[str, str]]]
-LOOKS = {"get", "head", "list", "directories", "unfinished", "passes_link", "latest"}
 OPERATIONS = EVERYWHERE | WITH_A_MANIFEST | IN_COMPATIBILITY
-CHANCE = re.compile(r"[01]{24}[0-9a-f]{26}|[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\b[0-9a-f]{8}(?=_)")
-"""What differs in the names of files from one run to the next."""
-
-
-@attrs.define
-class Fate:
-    """Crash the process at the ``nth`` call of any port from now on; its later calls have no effect."""
-
-    nth: int | None = None
-    when: str = "before"
-    method: str | None = None
-    calls: int = 0
-
-    @property
-    def dead(self) -> bool:
-        return self.method is not None
-
-    def __call__(self, method: str, _: int) -> tuple[str, BaseException] | None:
-        if self.dead:
-            return "before", Crash()
-        self.calls += 1
-        if self.nth is None or self.calls <= self.nth:
-            return None
-        self.method = method
-        return self.when, Crash()
 
 
 class Lake:
-    """A catalog whose state can be put back to where it was."""
+    """A catalog, and plain looks at its files."""
 
     def __init__(self, directory: Path, mode: str) -> None:
-        self.fate = Fate()
         self._mode = mode
-        self._now = directory / "now"
-        self._before = directory / "before"
-        self.root = self._now / "lake"
+        self.now = directory / "now"
+        self.root = self.now / "lake"
 
     def connect(self) -> lancekeep.Catalog:
         return lancekeep.connect(
             str(self.root),
             mode=self._mode,
-            commit_store=f"file://{self._now}/commits?fsync=false",
+            commit_store=f"file://{self.now}/commits?fsync=false",
             storage_options={"fsync": "false"},
         )
 
@@ -123,29 +90,6 @@ class Lake:
             lance.write_dataset(ROWS, str(self.root / "elsewhere"))
         if "native" in name:
             lance.write_dataset(ROWS, str(self.root / "native.lance"))
-        shutil.copytree(self._now, self._before)
-
-    def put_back(self) -> None:
-        shutil.rmtree(self._now)
-        shutil.copytree(self._before, self._now)
-
-    def files(self) -> frozenset[tuple[str, int]]:
-        """Return every file and its size. If these are equal, later processes find the same state."""
-        files = [path for path in self._now.rglob("*") if path.is_file()]
-        return frozenset((CHANCE.sub("#", str(path.relative_to(self._now))), path.stat().st_size) for path in files)
-
-    def die(self, operation: Operation, nth: int, when: str) -> str | None:
-        """The method at whose call the process died; None where the operation has completed."""
-        catalog = self.connect()
-        self.fate.nth, self.fate.when, self.fate.calls = nth, when, 0
-        try:
-            operation(catalog)
-        except BaseException:  # the engine makes errors of its own of a callback that died
-            if not self.fate.dead:
-                raise
-        method = self.fate.method
-        self.fate.nth = self.fate.method = None
-        return method
 
     def complete(self, operation: Operation, new: State) -> None:
         """What fsck removes changes no state; then do again what was not done, and nothing is left over."""
@@ -203,53 +147,31 @@ def state(catalog: lancekeep.Catalog) -> State:
     return found, namespaces
 
 
-@pytest.fixture
-def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
-    """What every port that is opened from now on is subject to."""
-    fate = Fate()
-
-    def objects(root: str, options: Any, **how: Any) -> Any:
-        store, key = open_object_store(root, options, **how)
-        return Faulty(store, fate), key
-
-    monkeypatch.setattr("lancekeep.composition.open_object_store", objects)
-    monkeypatch.setattr("lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), fate))
-    return fate
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "name"), CASES)
 def test_crash_leaves_old_or_new_state_and_repair_removes_leftovers(
-    tmp_path: Path, fate: Fate, mode: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, name: str
 ) -> None:
     operation, lake = OPERATIONS[name], Lake(tmp_path, mode)
-    lake.fate = fate
     lake.fill(name)
     old = state(lake.connect())
+    shutil.copytree(lake.now, tmp_path / "before")
     operation(lake.connect())
     new = state(lake.connect())
+    shutil.rmtree(lake.now)
+    (tmp_path / "before").rename(lake.now)
     declared = {"new", "a.new"} & new[0].keys()
     between = [({**old[0], table: (None, {})}, old[1]) for table in declared]
-    seen = set[frozenset[tuple[str, int]]]()
-    for nth in count():
-        for when in ("before", "after"):
-            lake.put_back()
-            method = lake.die(operation, nth, when)
-            files = lake.files()
-            if files not in seen:
-                seen.add(files)
-                catalog = lake.connect()
-                found = state(catalog)
-                assert found in (old, new, *between), (nth, when)
-                left = lake.unreferenced(catalog) - lake.fences()
-                assert left <= {finding.object for finding in catalog.fsck(grace=0).findings}, (nth, when)
-                catalog.fsck(repair=True, grace=0)
-                assert state(catalog) == found, (nth, when)
-                assert not any(finding.repair for finding in catalog.fsck(grace=0).findings), (nth, when)
-                assert all(map(lake.holds_a_version, lake.unreferenced(catalog))), (nth, when)
-                lake.complete(operation, new)
-            if method is None:
-                assert len(seen) > 1, "the process died nowhere"
-                return
-            if method in LOOKS:  # after a look is before the next call
-                break
+    nth = 0
+    for nth in killed_at_each_state(monkeypatch, lake.now, lake.connect, operation):
+        catalog = lake.connect()
+        found = state(catalog)
+        assert found in (old, new, *between), nth
+        left = lake.unreferenced(catalog) - lake.fences()
+        assert left <= {finding.object for finding in catalog.fsck(grace=0).findings}, nth
+        catalog.fsck(repair=True, grace=0)
+        assert state(catalog) == found, nth
+        assert not any(finding.repair for finding in catalog.fsck(grace=0).findings), nth
+        assert all(map(lake.holds_a_version, lake.unreferenced(catalog))), nth
+        lake.complete(operation, new)
+    assert nth > 1, "the process died nowhere"

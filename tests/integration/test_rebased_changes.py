@@ -14,7 +14,7 @@ import httpx
 import lance
 import pyarrow as pa
 import pytest
-from faults import Faulty, killed_at_each_call, lost_replies
+from faults import Faulty, killed_at_each_state, lost_replies
 from rest_server import serving
 
 import lancekeep
@@ -223,7 +223,7 @@ def test_a_killed_change_is_whole_or_nothing(
     with connect(tmp_path, store) as catalog:
         uri = of_two_fragments(catalog)
     whole = applied(range(20), [3, 13])
-    for _ in killed_at_each_call(
+    for _ in killed_at_each_state(
         monkeypatch, tmp_path, lambda: connect(tmp_path, store), lambda each: change(each, 3, 13)
     ):
         assert ids(uri) in (list(range(20)), whole)
