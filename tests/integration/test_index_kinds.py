@@ -134,8 +134,6 @@ def test_every_kind_of_index_is_in_the_table_of_kinds(template: Path) -> None:
     ("system", "store", "mode"),
     [
         (None, "sqlite", "compatible"),
-        (FRAGMENT_REUSE, None, "compatible"),
-        (FRAGMENT_REUSE, "sqlite", "compatible"),
         (FRAGMENT_REUSE, "conditional-put://", "v2"),
         (MEM_WAL, None, "compatible"),
     ],

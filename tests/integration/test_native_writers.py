@@ -61,7 +61,7 @@ def assert_sound(catalog: lancekeep.Catalog, name: str = "hot.t", *, staged: boo
 
 @pytest.mark.slow
 def test_four_processes_of_two_threads_append_to_one_table(place: Deployment) -> None:
-    processes, threads, appends = 4, 2, 10
+    processes, threads, appends = 4, 2, 5
     catalog = with_table(place)
     start, failures = PROCESSES.Barrier(processes), PROCESSES.Queue()
     running = [

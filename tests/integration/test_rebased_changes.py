@@ -84,6 +84,9 @@ def mine(request: pytest.FixtureRequest) -> Any:
     return MINE[request.param]
 
 
+@pytest.mark.parametrize(
+    ("store", "mine"), [("storage-managed", "delete"), ("sqlite", "update"), ("files", "delete")], indirect=True
+)
 def test_changes_beside_appends_without_a_pause(tmp_path: Path, store: str, mine: Any) -> None:
     catalog, (change, applied) = connect(tmp_path, store), mine
     uri = of_two_fragments(catalog)

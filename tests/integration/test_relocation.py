@@ -67,6 +67,18 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), url, {})
 
 
+PAIRS = [
+    ("sqlite", "compatible"),
+    ("files", "v2"),
+    ("conditional-put", "compatible"),
+    ("conditional-put", "v2"),
+    ("storage-managed", "v2"),
+    ("conditional-put on s3", "v2"),
+    ("sqlite on s3", "compatible"),
+]
+"""Lakes and modes: each lake, and a store of either sort in both modes."""
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db", {})
@@ -87,7 +99,7 @@ def filled(lake: Lake, mode: str = "compatible") -> lancekeep.Catalog:
     return catalog
 
 
-@pytest.mark.parametrize("mode", ["compatible", "v2"])
+@pytest.mark.parametrize(("lake", "mode"), PAIRS, indirect=["lake"])
 def test_relocated_table_keeps_rows_versions_and_tags(lake: Lake, mode: str) -> None:
     catalog = filled(lake, mode)
     before = catalog.find_table("t").location
@@ -154,7 +166,7 @@ def append_with_few_retries(data: pa.Table, namespace: Any, options: dict[str, s
     )
 
 
-@pytest.mark.parametrize("mode", ["compatible", "v2"])
+@pytest.mark.parametrize(("lake", "mode"), PAIRS, indirect=["lake"])
 def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake, mode: str) -> None:
     catalog = lake.connect(mode)
     catalog.write("t", rows(0))

@@ -47,7 +47,7 @@ pytestmark = [
 
 MB = 1 << 20
 IMAGE = 40_000  # bytes
-SMALL, LARGE = 96 * MB, 416 * MB
+SMALL, LARGE = 64 * MB, 256 * MB
 BOUND = (LARGE - SMALL) * 2 // 3
 """How much more the large table may take: whatever holds all of it at once takes the whole difference more."""
 

@@ -88,7 +88,15 @@ def bases(dataset: Any) -> list[bool]:
     return [all(file.base_id is not None for file in fragment.metadata.files) for fragment in dataset.get_fragments()]
 
 
-@pytest.mark.parametrize("mode", ["compatible", "v2", "v1"])
+@pytest.mark.parametrize(
+    ("lake", "mode"),
+    [
+        *zip(KINDS, ("compatible", "v2", "v1", "compatible", "v2", "v1", "compatible"), strict=True),
+        ("conditional-put", "compatible"),
+        ("storage-managed", "v1"),
+    ],
+    indirect=["lake"],
+)
 def test_rows_of_a_tiered_table_are_read_by_pylance(lake: Lake, mode: str) -> None:
     catalog = filled(lake, mode)
     location = catalog.find_table("t").location
