@@ -28,7 +28,7 @@ SETTINGS = {
     Setting((2, 1), readers=1, faults=1): 200_000,
     Setting((2, 1), cleaners=1): 100_000,
     Setting((1, 1), readers=1, cleaners=1): 250_000,
-    Setting((1, 1), cleaners=1, faults=1): 10_000,
+    Setting((1, 1), cleaners=1, faults=2): 300_000,
     Setting((1, 1), failovers=1, faults=1, versions=2): 75_000,
     Setting((1,), hasty=1, readers=1, faults=2): 50_000,
     Setting((1, 1), faults=2, readers=1, versions=0): 100_000,
@@ -48,7 +48,6 @@ SETTINGS = {
 LARGE = {
     Setting((1, 1, 1), losses=1): 400_000,
     Setting((2, 1), losses=1, faults=1, padded=True): 100_000,
-    Setting((1, 1), cleaners=1, faults=2): 300_000,
     Setting((2, 1), cleaners=1, faults=1): 1_500_000,
     Setting((1, 1), readers=1, cleaners=1, faults=1): 1_500_000,
     Setting((2, 2), faults=2): 100_000,
