@@ -39,6 +39,7 @@ SHOWN = {
     "take": "take LAKE ml.features 5 0",
     "history": "history LAKE ml.features",
     "show": "show LAKE ml.features 3",
+    "diff": "diff LAKE ml.features first",
     "tag": "tag LAKE ml.features",
     "branch": "branch LAKE ml.features",
     "log": "log LAKE ml.features",

@@ -26,6 +26,8 @@ READS = {
     "branch": ("branch {uri} ns.t", ""),
     "count": ("count {uri} ns.t", "2"),
     "describe": ("describe {uri} ns.t", "2"),
+    "diff": ("diff {uri} ns.t 1 1", "rows before"),
+    "doctor": ("doctor {uri}", "opens"),
     "export": ("export {uri} ns.t - --format csv", "id"),
     "head": ("head {uri} ns.t", "1"),
     "history": ("history {uri} ns.t", "1"),
@@ -63,6 +65,8 @@ REFUSED = {
 TESTED_ELSEWHERE = {
     "resolve": "test_resolve_settles_an_unknown_commit_through_a_server",
     "serve": "test_any_implementation_can_be_served serves a server",
+    "completion": "opens no catalog",
+    "config": "opens no catalog",
     "keys": "works on a file, not on a catalog",
     "spark-jar": "writes a file and opens no catalog",
     **dict.fromkeys(("backfill", "compact", "index", "upsert"), "test_jobs_write_through_a_server"),

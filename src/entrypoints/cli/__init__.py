@@ -41,6 +41,7 @@ SECTIONS = {
     ),
     "Data": (
         Entry("count", "rows", "Count the rows of a table."),
+        Entry("diff", "diff", "Compare two versions of a table."),
         Entry("export", "transfer", "Write the rows of a table to a file."),
         Entry("import", "transfer", "Write the rows of files into a table, as one version.", WHOLE),
         Entry("head", "rows", "Show the first rows of a table."),
@@ -83,6 +84,11 @@ SECTIONS = {
             "Write the jar by which spark-sql, Connect and Thrift servers open catalogs.",
             FILE,
         ),
+    ),
+    "Set-up": (
+        Entry("completion", "setup", "Print the program that completes commands and options in a shell."),
+        Entry("config", "setup", "Show the configuration of this machine."),
+        Entry("doctor", "setup", "Check the versions, extras and stores of this machine."),
     ),
     "Stores": (
         Entry(

@@ -1,0 +1,147 @@
+"""``lancekeep config``, ``doctor`` and ``completion``: the set-up of this machine."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+import attrs
+import click
+from click.shell_completion import get_completion_class
+
+from lancekeep.config import COMMIT_STORE, REST, STORAGE, ConnectionConfig, named_catalogs, public_url
+from lancekeep.domain.errors import LancekeepError
+from lancekeep.entrypoints.cli.command import Command, command
+from lancekeep.entrypoints.cli.commands import WRONG, one_line
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
+from lancekeep.entrypoints.cli.output import Column, Output, output
+from lancekeep.entrypoints.cli.upkeep import mode
+
+_DRIVERS = {
+    "s3": "boto3",
+    "redis": "redis",
+    "spark": "pyspark",
+    "server": "starlette",
+    "tracing": "opentelemetry.sdk",
+}
+"""A module of each extra."""
+
+
+@click.group()
+def config() -> None:
+    """Show the configuration of this machine."""
+
+
+@config.command(cls=Command)
+@output
+def show(out: Output) -> None:
+    """Show each setting, its value and where it comes from.
+
+    Settings come from the environment and from lancekeep.toml. Options of stores and of a server may be secrets, so
+    their values are not shown.
+    """
+    columns = (Column("setting"), Column("value"), Column("origin"))
+    found = ConnectionConfig.resolve({})
+    rows = [
+        {"setting": name, "value": _shown(found, name), "origin": origin}
+        for name, origin in sorted(found.sources.items())
+    ]
+    rows += [
+        {"setting": f"catalogs.{name}", "value": public_url(root), "origin": "lancekeep.toml"}
+        for name, root in sorted(named_catalogs().items())
+    ]
+    out.rows(columns, rows, "Nothing is configured; commands need a CATALOG.")
+
+
+def _shown(found: ConnectionConfig, name: str) -> str:
+    if name.startswith((STORAGE, COMMIT_STORE, REST)):
+        return "not shown"
+    value = getattr(found, name)
+    return public_url(value) if isinstance(value, str) else str(value).lower()
+
+
+@attrs.frozen
+class _Check:
+    """One line of the report; ``failed`` decides about the exit code."""
+
+    check: str
+    result: str
+    advice: str = ""
+    failed: bool = False
+
+
+@command()
+@output
+@mode
+@stores
+@click.pass_context
+def doctor(context: click.Context, chosen: Stores, mode: str | None, out: Output) -> None:
+    """Check the versions, extras and stores of this machine.
+
+    Opens CATALOG, and changes nothing. Exit code 1: a check failed.
+    """
+    functions: PublicFunctions = context.obj
+    checks = [*_versions(), *_extras(), _java(), _catalog(functions, chosen, mode)]
+    rows = [{"check": each.check, "result": each.result, "advice": each.advice} for each in checks]
+    out.rows((Column("check"), Column("result"), Column("advice")), rows)
+    if any(each.failed for each in checks):
+        context.exit(WRONG)
+
+
+def _versions() -> Iterator[_Check]:
+    yield _Check("python", platform.python_version())
+    for package in ("lancekeep", "pylance", "pyarrow", "lance-namespace"):
+        yield _Check(package, version(package))
+
+
+def _extras() -> Iterator[_Check]:
+    for extra, module in _DRIVERS.items():
+        package = module.partition(".")[0]
+        if find_spec(package) is None:
+            yield _Check(f"extra {extra}", "not installed", f"pip install 'lancekeep[{extra}]'")
+        else:
+            yield _Check(f"extra {extra}", _version_of(package))
+
+
+def _version_of(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return "installed"
+
+
+def _java() -> _Check:
+    program = shutil.which("java")
+    if program is None:
+        return _Check("java", "not found", "Spark needs Java 17 or newer")
+    done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if found is None or int(found[1]) < 17:
+        return _Check("java", found[1] if found else "unknown", "Spark needs Java 17 or newer")
+    return _Check("java", found[1])
+
+
+def _catalog(functions: PublicFunctions, chosen: Stores, mode: str | None) -> _Check:
+    try:
+        with chosen.catalog(functions, mode=mode) as catalog:
+            return _Check("catalog", f"{catalog.root_uri} opens")
+    except LancekeepError as error:
+        return _Check("catalog", f"{public_url(chosen.root)} does not open", one_line(str(error)), failed=True)
+
+
+@command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the program that completes commands and options in a shell.
+
+    For bash: add eval "$(lancekeep completion bash)" to ~/.bashrc.
+    """
+    complete: Any = get_completion_class(shell)
+    group = click.get_current_context().find_root().command
+    click.echo(complete(group, {}, "lancekeep", "_LANCEKEEP_COMPLETE").source())
