@@ -1,4 +1,4 @@
-"""``lancekeep config``, ``doctor`` and ``completion``: the set-up of this machine."""
+"""``lancekeep config``, ``doctor`` and ``completion``: set up this machine."""
 
 from __future__ import annotations
 
