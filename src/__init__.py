@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from lancekeep.application.partitions.scan import Scan
     from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
     from lancekeep.application.rows.branches import Branches
+    from lancekeep.application.rows.described_versions import HistoryEntry
     from lancekeep.application.rows.differences import At, ChangeCounts, Difference, SchemaDifference
     from lancekeep.application.rows.table_data import TableData
+    from lancekeep.application.rows.table_scan import TableScan
     from lancekeep.application.rows.table_structure import TableStructure
     from lancekeep.application.rows.table_versions import TableVersions
     from lancekeep.application.rows.transactions import Snapshot, Transaction
     from lancekeep.application.rows.views import Refreshed, Views
-    from lancekeep.application.rows.writes import HistoryEntry
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.maintenance import MaintenanceAction
@@ -187,6 +188,7 @@ __all__ = [
     "TableCleanup",
     "TableData",
     "TableNotFound",
+    "TableScan",
     "TableStructure",
     "TableVersions",
     "Tag",
@@ -237,7 +239,7 @@ _HOMES = {
     "lancekeep.application.entries.tables": "Description",
     "lancekeep.application.rows.differences": "At ChangeCounts Difference SchemaDifference",
     "lancekeep.application.rows.transactions": "Snapshot Transaction",
-    "lancekeep.application.rows.writes": "HistoryEntry",
+    "lancekeep.application.rows.described_versions": "HistoryEntry",
     "lancekeep.application.rows.branches": "Branches",
     "lancekeep.domain.identity": "Identity",
     "lancekeep.domain.maintenance": "MaintenancePolicy",
@@ -246,6 +248,7 @@ _HOMES = {
     "lancekeep.composition": "certify connect",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.application.rows.table_data": "TableData",
+    "lancekeep.application.rows.table_scan": "TableScan",
     "lancekeep.application.rows.table_structure": "TableStructure",
     "lancekeep.application.rows.table_versions": "TableVersions",
     "lancekeep.application.rows.views": "Refreshed Views",

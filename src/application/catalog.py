@@ -29,12 +29,14 @@ from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.notebook import html_table
 from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.application.rows.differences import Difference, Reference
+    from lancekeep.application.rows.table_scan import TableScan
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
@@ -614,6 +616,25 @@ class Catalog:
         object_id, writes = ObjectId.of(identifier), self._services.writes
         return writes.open(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
 
+    def scan(
+        self,
+        identifier: Identifier,
+        version: int | None = None,
+        *,
+        tag: str | None = None,
+        branch: str | None = None,
+        timestamp: Moment | None = None,
+    ) -> TableScan:
+        """Begin to read a table into frames of other packages.
+
+        The version is chosen as by `open`. It stays the same for all reads of the scan.
+        """
+        from lancekeep.application.rows.table_scan import TableScan  # as in `inspect`
+        from lancekeep.ports.rows import Query
+
+        dataset = self.open(identifier, version, tag=tag, branch=branch, timestamp=timestamp)
+        return TableScan(ObjectId.of(identifier), dataset.version, Query(), dataset, self._services.engine.rows)
+
     def diff(self, identifier: Identifier, before: Reference, after: Reference = None) -> Difference:
         """Compare two versions of a table.
 
@@ -876,6 +897,10 @@ class Catalog:
         if self._directory is None:
             raise NoDirectory.at(self._root_uri, operation)
         return self._directory
+
+    def _repr_html_(self) -> str:
+        store = [] if self._directory is None else [("commit store", self._directory.ledger.own_store)]
+        return html_table(type(self).__name__, [("root", self.root_uri), *store])
 
     def __repr__(self) -> str:
         store = "" if self._directory is None else f", commit_store={self._directory.ledger.own_store!r}"

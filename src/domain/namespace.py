@@ -20,13 +20,14 @@ from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refuse
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.partition_rules import require_enterable, require_no_spec, require_unpartitioned_properties
 from lancekeep.domain.protection import require_none_protected, require_unprotected
 from lancekeep.domain.table import Table
 
 
 @attrs.frozen
-class Namespace:
+class Namespace(Shown):
     """A namespace and its properties.
 
     The root has the properties of the catalog, except its identity.

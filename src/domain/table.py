@@ -12,6 +12,7 @@ from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_f
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.partition_rules import require_enterable
 from lancekeep.domain.protection import require_unprotected
 from lancekeep.domain.row_rules import Rules, rules_of
@@ -39,7 +40,7 @@ MARKER_CONTENT = b""
 
 
 @attrs.frozen
-class Table:
+class Table(Shown):
     """A table of the catalog; ``location`` is its directory, relative to the root."""
 
     id: ObjectId

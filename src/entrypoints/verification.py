@@ -31,6 +31,7 @@ from lancekeep.application.upkeep.named_files import named_files
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, NotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
 from lancekeep.entrypoints.hashing import HashedFile, difference, hashed_file
 from lancekeep.entrypoints.index_verification import IndexCounts, VerifiedIndex, compared_indexes
@@ -77,7 +78,7 @@ class Problem:
 
 
 @attrs.frozen
-class VerifiedTable:
+class VerifiedTable(Shown):
     """The readable contents of the latest version of a table or branch.
 
     Attributes:
@@ -109,7 +110,7 @@ class VerifiedTable:
 
 
 @attrs.frozen
-class Verification:
+class Verification(Shown):
     """The result of a verification.
 
     Attributes:

@@ -12,6 +12,7 @@ import attrs
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.row_rules import Rules
 from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
@@ -47,7 +48,7 @@ def access(options: Mapping[str, str], vends: Any | None, table: Sequence[str]) 
 
 
 @attrs.frozen
-class WritePlan:
+class WritePlan(Shown):
     """The input of distributed writers of fragments, and of their one commit.
 
     Plans pickle.
@@ -122,7 +123,7 @@ class VersionSummary:
 
 
 @attrs.frozen
-class VersionDetails:
+class VersionDetails(Shown):
     """The contents of a version of a table.
 
     Attributes:

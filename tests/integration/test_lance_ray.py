@@ -114,3 +114,17 @@ def test_columns_indexes_and_compaction(local: Deployment, ray_session: Any) -> 
     assert len(catalog.open("n.t").get_fragments()) == 1
     assert ids(local) == list(range(40))
     assert catalog.fsck(deep=True).findings == ()
+
+
+def test_scan_reads_one_version_into_ray(local: Deployment, ray_session: Any) -> None:
+    rows = pa.table({"id": range(4), "vector": [[1.0, 1.0]] * 4}, schema=SCHEMA)
+    with catalog_of(local) as catalog:
+        catalog.write("t", rows)
+        scan = catalog.scan("t").where("id > 1").select("id")
+        catalog.write("t", rows, "append")
+        for read in (scan, scan.limit(4), scan.select({"id": "id + 0"})):
+            assert sorted(row["id"] for row in read.to_ray().take_all()) == [2, 3]
+        catalog.open("t").create_branch("side", 1)
+        catalog.open("t", branch="side").delete("id = 2")
+        side = catalog.scan("t", branch="side").where("id > 1")
+        assert [row["id"] for row in side.to_ray().take_all()] == [3]

@@ -352,6 +352,16 @@ def test_table_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "owner" in catalog.open("t").config()
 
 
+def test_reading() -> None:
+    catalog = lancekeep.connect("lake")
+    catalog.create_namespace("ml")
+    vectors = pa.array([[0.1, 0.9], [0.9, 0.1]], pa.list_(pa.float32(), 2))
+    catalog.write("ml.features", ROWS.append_column("price", [[5.0, 20.0]]).append_column("vector", vectors))
+    reader = Reader(names={"catalog": catalog})
+    assert reader.read(page("reading.md")) == 1
+    assert reader.names["scan"].to_arrow()["id"].to_pylist() == [2]
+
+
 def test_differences() -> None:
     catalog = lancekeep.connect("lake")
     catalog.create_namespace("ml")

@@ -175,7 +175,7 @@ READING: Mapping[str, frozenset[str]] = {
         {
             *("clones_of", "diff", "describe_namespace", "describe_table"),
             *("find_table", "identity", "inspect", "list_all_tables", "list_dropped", "list_namespaces"),
-            *("list_tables", "namespace_exists", "root_uri"),
+            *("list_tables", "namespace_exists", "scan", "root_uri"),
             *("snapshot", "storage_options", "table_exists"),
         }
     ),

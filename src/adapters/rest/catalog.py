@@ -19,12 +19,13 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
+from lancekeep.application.rows.described_versions import HistoryEntry
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
-from lancekeep.application.rows.writes import HistoryEntry, after_checks, until_committed
+from lancekeep.application.rows.writes import after_checks, until_committed
 from lancekeep.application.services import Services
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown

@@ -34,6 +34,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.namespace import find_namespace
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.properties import checked_properties, is_own, property_changes
 from lancekeep.domain.protection import protector, require_unprotected
 from lancekeep.domain.table import (
@@ -54,7 +55,7 @@ DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModificati
 
 
 @attrs.frozen
-class Description:
+class Description(Shown):
     """A table with its URI and its latest version, None if it is only declared."""
 
     id: ObjectId

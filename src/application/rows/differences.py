@@ -16,15 +16,16 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.entries.services import TagService
+from lancekeep.application.rows.described_versions import HistoryEntry
 from lancekeep.application.rows.matching import AFTER, CHANGE_TYPE, DELETE, INSERT, Matching
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.version_times import Moment, history_name, version_of
-from lancekeep.application.rows.writes import HistoryEntry
 from lancekeep.domain.dataset_files import DATA, DELETIONS, deletion_file_name
 from lancekeep.domain.errors import ColumnNotFound, InvalidInput, Unsupported
 from lancekeep.domain.features import Feature
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import DeletionFileType, Fragment, Manifest, SchemaField
+from lancekeep.domain.notebook import Shown
 from lancekeep.format.table_version import parse_manifest
 from lancekeep.format.values import differing
 from lancekeep.ports.table_engine import TableEngine
@@ -57,7 +58,7 @@ Reference = int | str | datetime | At | None
 
 
 @attrs.frozen
-class SchemaDifference:
+class SchemaDifference(Shown):
     """The columns that differ.
 
     Attributes:
@@ -72,7 +73,7 @@ class SchemaDifference:
 
 
 @attrs.frozen
-class ChangeCounts:
+class ChangeCounts(Shown):
     """How many rows were inserted, deleted and updated."""
 
     inserted: int
@@ -126,7 +127,7 @@ class _Column:
 
 
 @attrs.frozen
-class Difference:
+class Difference(Shown):
     """What differs between two versions of a table.
 
     Attributes:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from lancekeep.application.rows.described_versions import HistoryEntry
 from lancekeep.application.rows.transaction_records import TransactionRecord
-from lancekeep.application.rows.writes import HistoryEntry
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules

@@ -7,10 +7,10 @@ from typing import Any
 
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.rows.changes import change_table
+from lancekeep.application.rows.described_versions import HistoryEntry
 from lancekeep.application.rows.row_rules import check_stream
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.version_times import Moment, moment_of, version_of
-from lancekeep.application.rows.writes import HistoryEntry
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId

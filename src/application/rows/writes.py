@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
-
 from lancekeep.application.commits.keyed_requests import current_request, performing
-from lancekeep.application.commits.rebase import CommittedVersions
 from lancekeep.application.commits.replaced_values import WatchedChange
-from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.tables import DEFINITE, Tables
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.described_versions import DescribedVersions, HistoryEntry
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
-from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
+from lancekeep.application.rows.version_times import history_name, latest_at
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
@@ -48,38 +44,17 @@ from lancekeep.domain.errors import (
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table, add_table, find_table, v1_table
-from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import names_in
-from lancekeep.format.manifest import committed_at, summary_of
-from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.application.rows.table_transactions import TableTransactions
 
 Result = TypeVar("Result")
-
-
-@attrs.frozen
-class HistoryEntry:
-    """One version of a table.
-
-    Attributes:
-        version: The version number.
-        timestamp: The commit time, in UTC.
-        operation: The operation of its transaction.
-        rows: The number of rows of the table at this version.
-        committer: The writer that committed it; empty if the commit store does not know.
-    """
-
-    version: int
-    timestamp: datetime
-    operation: str
-    rows: int
-    committer: str
 
 
 class Writes:
@@ -108,6 +83,7 @@ class Writes:
         self._removal = removal
         self._engine = engine
         self._transactions = transactions
+        self._described = DescribedVersions(ledger)
         self._published = published
         self._appends = appends
 
@@ -430,56 +406,18 @@ class Writes:
             return self._engine.examine(table.id, act, version, branch)
 
     def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
-        commits, root = self._ledger.commits, self._places.dataset_root(self._tables.find(object_id))
-        describe = partial(self._history_entry, CommittedVersions(commits, root))
-        rows = commits.page(root, None, limit, True)
-        found = all_alongside(describe, rows) if is_remote(commits.objects) else map(describe, rows)
-        return [entry for entry in found if entry is not None]
+        return self._described.latest(self._root(object_id, None), limit)
 
     def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
-        commits, root = self._ledger.commits, self._places.dataset_root(self._tables.find(object_id)).branch(branch)
-        committed = CommittedVersions(commits, root)
-
-        def describe(version: int) -> HistoryEntry | None:
-            row = commits.get(root, version)
-            return None if row is None else self._history_entry(committed, row)
-
-        found = all_alongside(describe, versions) if is_remote(commits.objects) else map(describe, versions)
-        return [entry for entry in found if entry is not None]
-
-    def _history_entry(self, versions: CommittedVersions, row: VersionRow) -> HistoryEntry | None:
-        """Describe a version by its manifest; None if garbage collection has removed it."""
-        commits = self._ledger.commits
-        try:
-            content = commits.retry.call(partial(commits.objects.get, row.path))
-        except ObjectNotFound:
-            return None
-        summary = summary_of(content, row.path)
-        transaction = versions.transaction(TableVersion.parse(content, row.path))
-        operation = "unknown" if transaction is None else type(transaction.operation).__name__
-        time = time_of_manifest(summary.committed, row.path)
-        return HistoryEntry(row.version, time, operation, summary.rows, row.committer)
+        return self._described.of(self._root(object_id, branch), versions)
 
     def version_at(self, object_id: ObjectId, moment: datetime, branch: str | None) -> int:
         table = self.with_version(object_id, None, None, branch)
-        commits, root = self._ledger.commits, self._places.dataset_root(table).branch(branch)
-        latest = commits.latest(root)
-        assert latest is not None  # `with_version` has found it
+        root = self._places.dataset_root(table).branch(branch)
+        return latest_at(self._described.times(root, history_name(table.id, branch)), moment)
 
-        def time(version: int) -> datetime | None:
-            row = commits.get(root, version)
-            if row is None:
-                return None
-            try:
-                content = commits.retry.call(partial(commits.objects.get, row.path))
-            except ObjectNotFound:
-                return None
-            return time_of_manifest(committed_at(content, row.path), row.path)
-
-        def kept(until: int) -> list[int]:
-            return [row.version for row in reversed(commits.page(root, until + 1, None, True))]
-
-        return latest_at(Times(history_name(table.id, branch), latest.version, time, kept), moment)
+    def _root(self, object_id: ObjectId, branch: str | None) -> DatasetRoot:
+        return self._places.dataset_root(self._tables.find(object_id)).branch(branch)
 
     def with_version(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Table:
         """Return a table after checking, without the engine, that the version exists."""

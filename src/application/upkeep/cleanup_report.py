@@ -5,10 +5,11 @@ from __future__ import annotations
 import attrs
 
 from lancekeep.application.entries.dropped import DroppedTable
+from lancekeep.domain.notebook import Shown
 
 
 @attrs.frozen
-class TableCleanup:
+class TableCleanup(Shown):
     """What a clean-up removes of one history of a table.
 
     Attributes:
@@ -45,7 +46,7 @@ class NotCleaned:
 
 
 @attrs.frozen
-class CleanupReport:
+class CleanupReport(Shown):
     """What a clean-up removed or, with ``dry_run``, would remove.
 
     Attributes:

@@ -24,6 +24,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import (
     DEREGISTERED_MARKER,
     MANIFEST_DIRECTORY,
@@ -94,7 +95,7 @@ _TABLES = (Kind.UNREGISTERED, Kind.DEREGISTERED)
 
 
 @attrs.frozen
-class Finding:
+class Finding(Shown):
     """An inconsistency that ``fsck`` reports.
 
     Attributes:
@@ -117,7 +118,7 @@ class Finding:
 
 
 @attrs.frozen
-class FsckReport:
+class FsckReport(Shown):
     """The findings of ``fsck``, with the numbers of checked objects."""
 
     findings: tuple[Finding, ...]

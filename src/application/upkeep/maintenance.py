@@ -14,6 +14,7 @@ from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.domain.errors import LancekeepError, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
+from lancekeep.domain.notebook import Shown
 from lancekeep.ports.table_engine import TableEngine
 
 
@@ -26,7 +27,7 @@ class CleanUp(Protocol):
 
 
 @attrs.frozen
-class MaintenanceAction:
+class MaintenanceAction(Shown):
     """One action on one table.
 
     Attributes:

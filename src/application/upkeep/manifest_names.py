@@ -23,6 +23,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged, ObjectNotFo
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.operations import Transaction, UpdateConfig
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.next_version import next_version
@@ -36,7 +37,7 @@ Progress = Callable[[int, int, str], object]
 
 
 @attrs.frozen
-class RenamedManifests:
+class RenamedManifests(Shown):
     """The manifests of one history that were, or would be, renamed.
 
     Attributes:

@@ -18,6 +18,7 @@ from lancekeep.domain.catalog import CatalogView, Change, Put
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import V1_SUFFIX, v1_table
 from lancekeep.ports.object_store import ObjectStore
 
@@ -51,7 +52,7 @@ class Skipped:
 
 
 @attrs.frozen
-class MigrationReport:
+class MigrationReport(Shown):
     """What a migration did or, with ``dry_run``, would do."""
 
     registered: tuple[ObjectId, ...]

@@ -44,6 +44,7 @@ from lancekeep.domain.file_references import same_dataset
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import ManifestName, is_detached_name
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import (
     CLONES_DIRECTORY,
     DEREGISTERED_MARKER,
@@ -79,7 +80,7 @@ _ADVICE = "Materialize the clones, or drop them."
 
 
 @attrs.frozen
-class RelocationReport:
+class RelocationReport(Shown):
     """What a relocation did or, with ``dry_run``, would do.
 
     Attributes:

@@ -36,6 +36,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.tiering import PlacedFile, data_files, moved, timestamp, with_base
@@ -48,7 +49,7 @@ _BATCH = 64
 
 
 @attrs.frozen
-class TieringReport:
+class TieringReport(Shown):
     """What was moved to a base or, with ``dry_run``, would be moved.
 
     Attributes:
