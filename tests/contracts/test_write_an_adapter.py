@@ -22,7 +22,7 @@ from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.config import ConnectionConfig
-from lancekeep.domain.errors import CommitStoreMismatch, InvalidInput, Refused, TableAlreadyExists
+from lancekeep.domain.errors import CommitStoreMismatch, InvalidInput, Refused, TableAlreadyExists, Unsupported
 from lancekeep.entrypoints.cli import lancekeep as command
 
 GUIDE = Path(__file__).parents[2] / "docs" / "write-an-adapter.md"
@@ -280,3 +280,49 @@ def test_settings_of_entries_in_the_directory_are_refused_beside_a_manifest_stor
 def test_server_has_its_own_manifest_store() -> None:
     with pytest.raises(InvalidInput, match="leave manifest_store out"):
         lancekeep.connect("http://localhost:1", manifest_store="json:///entries.json")
+
+
+DATABASES = """
+from json_manifest_store import JsonManifestStore
+from lancekeep.domain.catalog import ManifestStoreGuarantees
+
+
+class DatabaseStore(JsonManifestStore):
+    guarantees = ManifestStoreGuarantees(atomic_changes=False, levels=1, home="a metastore")
+
+    def location_of(self, table_id):
+        return f"{table_id.names[0]}.db/{table_id.name}"
+"""
+
+
+@pytest.mark.parametrize("commit_store", [None, "conditional-put://", "memory://databases"])
+def test_store_of_databases_prescribes_directories_and_names(installed: Path, commit_store: str | None) -> None:
+    (installed / "databases.py").write_text(DATABASES)
+    register(installed, "databases", {"lancekeep.manifest_stores": {"databases": "databases:DatabaseStore"}})
+    url = f"databases://{installed}/entries.json"
+    catalog = lancekeep.connect("lake", manifest_store=url, commit_store=commit_store)
+    catalog.create_namespace("a")
+    with pytest.raises(Unsupported, match=r"a metastore names each table by 2 name\(s\); it cannot store t"):
+        catalog.write("t", ROWS)
+    assert not list((installed / "lake").glob("*_t"))
+    catalog.write("a.t", ROWS, properties={"kind": "x"})
+    assert catalog.describe_table("a.t").uri.endswith("/lake/a.db/t")
+    catalog.rename_table("a.t", "a.u")
+    catalog.write("a.t", ROWS)  # the renamed table keeps the prescribed directory
+    catalog.write("a.t", ROWS, "append")
+    assert not catalog.describe_table("a.t").uri.endswith("/lake/a.db/t")
+    assert (catalog.open("a.u").count_rows(), catalog.open("a.t").count_rows()) == (3, 6)
+    catalog.drop_table("a.u")
+    catalog.write("a.v", ROWS)
+    catalog.drop_table("a.t")
+    catalog.write("a.t", ROWS, "overwrite")
+    assert catalog.describe_table("a.t").uri.endswith("/lake/a.db/t")
+    assert catalog.fsck(deep=True).findings == ()
+    catalog.deregister_table("a.t")
+    catalog.register_table("a.t", "a.db/t")
+    catalog.relocate("a.t", "elsewhere/t")
+    assert catalog.open("a.t").count_rows() == 3
+    catalog.drop_namespace("a", cascade=True)
+    (fence,) = catalog.fsck(deep=True).findings
+    assert (fence.object, fence.repair) == ("a.db", "")
+    assert catalog.list_namespaces() == []
