@@ -217,7 +217,7 @@ def _open(config: ConnectionConfig) -> Catalog:
     places = Places(
         objects,
         root_key,
-        uri_of=lambda key: uri_for_lance(objects, key),
+        uri_of=partial(uri_for_lance, objects),
         storage_options=native_options,
         entropy=lambda: f"{_CHANCE.getrandbits(32):08x}",
         outside=lambda uri: _outside(uri, opened, options),

@@ -17,7 +17,7 @@ from lancekeep.domain.version_row import (
     VersionRow,
     misplacement,
 )
-from lancekeep.ports.commit_store import CommitStoreGuarantees, ExternalCommitStore
+from lancekeep.ports.commit_store import ExternalCommitStore
 
 
 class HistoryRows(ExternalCommitStore, Protocol):
@@ -38,6 +38,8 @@ class CheckedRows:
     """
 
     def __init__(self, rows: ExternalCommitStore, root_uri: str) -> None:
+        self.url = rows.url
+        self.guarantees = rows.guarantees
         self._rows = rows
         self._root_uri = root_uri
         self._left: list[ExternalCommitStore] = []
@@ -45,17 +47,9 @@ class CheckedRows:
     def __repr__(self) -> str:
         return repr(self._rows)
 
-    @property
-    def url(self) -> str:
-        return self._rows.url
-
-    @property
-    def guarantees(self) -> CommitStoreGuarantees:
-        return self._rows.guarantees
-
     def move_to(self, rows: ExternalCommitStore) -> None:
         self._left.append(self._rows)  # commits in progress may still use it
-        self._rows = rows
+        self.url, self.guarantees, self._rows = rows.url, rows.guarantees, rows
 
     def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
         rows = self._rows.list(base_uri, after=None, limit=None, descending=False)

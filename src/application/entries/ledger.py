@@ -235,8 +235,8 @@ class Ledger:
     def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
         if view.version == 0:
             return
-        remembered = view.properties.get(COMMIT_STORE_PROPERTY)
-        moving = view.properties.get(MOVING_PROPERTY)
+        properties = view.properties
+        remembered, moving = properties.get(COMMIT_STORE_PROPERTY), properties.get(MOVING_PROPERTY)
         if moving is not None and not during_move:
             raise CommitStoreMismatch(
                 f"the versions of {self._root_uri} are moving to the commit store {moving}; wait until "
@@ -259,9 +259,10 @@ class Ledger:
         """
         self._require_authority(view)
         recorded: dict[str, str | None] = {}
-        if self.managed and COMMIT_STORE_PROPERTY not in view.properties:
+        properties = view.properties
+        if self.managed and COMMIT_STORE_PROPERTY not in properties:
             recorded[COMMIT_STORE_PROPERTY] = self.commits.rows.url
-        if (recorded or self.guarantees.properties) and IDENTITY_PROPERTY not in view.properties:
+        if (recorded or self.guarantees.properties) and IDENTITY_PROPERTY not in properties:
             recorded[IDENTITY_PROPERTY] = proposed.text()
         return [SetProperties(recorded)] if recorded else []
 
