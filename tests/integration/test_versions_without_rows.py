@@ -293,7 +293,8 @@ def test_on_s3_reading_the_latest_version_costs_one_more_request(
         objects.calls.clear()
         store.calls.clear()
         assert catalog.describe_table("t").version == 1
-        assert [call for call in objects.calls if call != "passes_link"] == requests
+        # The staged manifest of the write may still be removed in the background.
+        assert [call for call in objects.calls if call not in ("passes_link", "delete")] == requests
         assert store.calls == rows
     catalog.close()
 
