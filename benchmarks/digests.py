@@ -3,8 +3,8 @@
     python benchmarks/digests.py [--appends 25] [--blocks 150] [--rows 10] [--stores conditional-put sqlite s3]
 
 Two tables of one catalog receive the same appends in turn, in blocks; the commits of one of the two record digests. The
-time is that of the whole process, with the thread that writes the records once a second. The times are means without
-the slowest tenth of the blocks. ``s3`` is a moto server in a process of its own; other files lie in memory, if
+time is the time of the whole process, with the thread that writes the records once a second. The times are means
+without the slowest tenth of the blocks. ``s3`` is a moto server in a process of its own; other files lie in memory, if
 ``/dev/shm`` exists.
 
 Times belong to the machine. The ratio hardly does.

@@ -43,11 +43,27 @@ WORDS = {
     "(final|recogn|serial|normal|initial|synchron|optim|author)is(e|ed|es|ing|able|ation)": "-ize, -ization",
 }
 
-_BREAK = r"[\s_#]+"
-_PATTERNS = {
-    re.compile(rf"(?<![^\W_])({words.replace(' ', _BREAK)})(?![^\W_])", re.IGNORECASE): advice
-    for words, advice in WORDS.items()
+# The same for texts that users and callers read: all but tests and ADRs. The noun that a pronoun stands for is named.
+NOUNS = {
+    "(those|that) of": "name the noun: the rows of, the time of",
+    "another one": "name the noun: another table",
+    "such a one": "name the noun: such a table",
+    "the latter": "name the noun",
+    "of ours": "of Lancekeep",
 }
+UNCHECKED_NOUNS = ("tests/", "docs/adr/")
+
+_BREAK = r"[\s_#]+"
+
+
+def _compiled(replacements: dict[str, str], break_: str) -> dict[re.Pattern[str], str]:
+    return {
+        re.compile(rf"(?<![^\W_])({words.replace(' ', break_)})(?![^\W_])", re.IGNORECASE): advice
+        for words, advice in replacements.items()
+    }
+
+
+_WORDS, _NOUNS = _compiled(WORDS, _BREAK), _compiled(NOUNS, _BREAK.replace("_", ""))
 
 
 class Finding(NamedTuple):
@@ -62,8 +78,9 @@ class Finding(NamedTuple):
 
 
 def words(path: str, text: str) -> Iterator[Finding]:
-    """Yield each use of a word that `WORDS` replaces."""
-    for pattern, advice in _PATTERNS.items():
+    """Yield each use of a word that `WORDS` or `NOUNS` replaces."""
+    nouns = {} if path.startswith(UNCHECKED_NOUNS) else _NOUNS
+    for pattern, advice in {**_WORDS, **nouns}.items():
         for found in pattern.finditer(text):
             line = text.count("\n", 0, found.start()) + 1
             yield Finding(path, line, f"{' '.join(found[0].split())!r}: write {advice}")

@@ -83,7 +83,7 @@ def connect(
     token: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Catalog:
-    """Open the catalog below ``root``, or that of a server; opening writes nothing.
+    """Open the catalog below ``root``, or of a server; opening writes nothing.
 
     The first change creates a catalog if there is none. The environment (``LANCEKEEP_*``) and ``lancekeep.toml`` give
     defaults for the arguments that are left out; see `ConnectionConfig`.

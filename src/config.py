@@ -1,10 +1,10 @@
 """The configuration of a connection, shared by every entry point.
 
 A setting comes from the first source that has it: an explicit argument, the environment (``LANCEKEEP_*``), the
-``lancekeep.toml`` of the project, that of the user. A source that names a root applies to this root only, so a
-connection to one catalog never uses the commit store of another. Property names follow the "Tool Integration
+``lancekeep.toml`` of the project, ``lancekeep.toml`` of the user. A source that names a root applies to this root only,
+so a connection to one catalog never uses the commit store of another. Property names follow the "Tool Integration
 Guidelines" of the Lance namespace specification: ``impl``, ``dir.*`` for the settings of the directory implementation,
-and ``rest.*`` for those of a connection to a server, whose URI is the root.
+and ``rest.*`` for a connection to a server, whose URI is the root.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ConnectionConfig:
 
         Args:
             properties: As of `from_properties`; ``catalog`` selects a section ``[catalogs.NAME]`` of a file.
-            environment: The variables to read; those of the process by default.
+            environment: The variables to read; by default the variables of the process.
 
         Raises:
             InvalidInput: As `from_properties`, for each source that is read.
@@ -407,7 +407,7 @@ def server_settings(
 
     Args:
         given: Explicit settings by name; None stands for a setting that is not given.
-        environment: The variables to read; those of the process by default.
+        environment: The variables to read; by default the variables of the process.
 
     Yields:
         The name, the value and the origin of a setting. A table inside ``[server]`` is one value.

@@ -12,7 +12,7 @@ from lancekeep.domain.errors import InvalidInput
 
 FILE = "lancekeep.toml"
 CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
-"""Names the one configuration file to read, in place of those of the project and the user."""
+"""Names the one configuration file to read, in place of the files of the project and the user."""
 
 
 def files(variables: Mapping[str, str]) -> Iterator[Path]:

@@ -461,8 +461,8 @@ class Catalog:
     ) -> WritePlan:
         """Return a plan for distributed workers to write fragments. It pickles.
 
-        `commit_fragments` commits the fragments as one version; `abandon_write` gives up. Arguments and errors are
-        those of `write`.
+        `commit_fragments` commits the fragments as one version; `abandon_write` gives up. Takes the arguments of
+        `write`, and raises its errors.
         """
         return self._services.writes.begin(ObjectId.of(identifier), schema, mode, properties)
 
@@ -892,7 +892,7 @@ class Catalog:
         """Return the parts of the catalog that only a directory has.
 
         Raises:
-            NoDirectory: The catalog is that of a server.
+            NoDirectory: A server has the catalog.
         """
         if self._directory is None:
             raise NoDirectory.at(self._root_uri, operation)
@@ -915,7 +915,7 @@ def directory_of(catalog: Catalog, operation: str = "parts of a directory") -> D
         operation: What needs the parts, for the message.
 
     Raises:
-        NoDirectory: The catalog is that of a server.
+        NoDirectory: A server has the catalog.
     """
     return catalog._local(operation)
 

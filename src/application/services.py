@@ -102,7 +102,7 @@ def deprecated_part(name: str, services: Services, directory: Callable[[str], Di
         directory: Returns the directory of the catalog, for the operation of a name.
 
     Raises:
-        NoDirectory: The catalog is that of a server, and has no such part.
+        NoDirectory: A server has the catalog, which has no such part here.
     """
     if name in _OF_SERVICES:
         of_services, replacement = _OF_SERVICES[name]

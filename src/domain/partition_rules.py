@@ -1,7 +1,7 @@
 """What the partitioning specification forbids to change by name.
 
 The levels and tables below ``v{N}`` get their names and values from writes of the partitioned namespace; their columns
-are those of its schema. Partitions can be dropped by name, and their rows can be deleted, compacted and indexed.
+are the columns of its schema. Partitions can be dropped by name, and their rows can be deleted, compacted and indexed.
 """
 
 from __future__ import annotations

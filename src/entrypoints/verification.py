@@ -91,7 +91,7 @@ class VerifiedTable(Shown):
         digests: The number of files of all versions of the table that were compared with recorded digests.
         undigested: The number of files of these versions that have no recorded digest, if another file has one, or the
             property ``lancekeep.digests`` is set.
-        unrecorded: Those of these versions of this table or branch whose manifests have no recorded digest, likewise.
+        unrecorded: The versions among these whose manifests have no recorded digest, likewise.
         indexes: The indexes of the table or branch, if they were to be compared.
         index_counts: How many of these were compared and by how many values; None if they were not to be compared.
     """
@@ -159,7 +159,7 @@ def verify(
         digests: Compare all files that have recorded digests (`lancekeep.digest`), which reads them whole.
         indexes: Also compare every index with the rows.
         threads: The number of files to read at a time; by default 8, or 1 for each CPU with ``deep``.
-        progress: Called with the number of examined tables, then with that of finished groups of fragments.
+        progress: Called with the number of examined tables, then with the number of finished groups of fragments.
 
     Raises:
         TableNotFound: One of ``tables`` does not exist.

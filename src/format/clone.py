@@ -57,7 +57,7 @@ def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -
 def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> Approved:
     """Return the first version of a clone that has every file in its own directory.
 
-    The arguments and errors are those of `shallow_clone`.
+    Takes the arguments of `shallow_clone`, and raises its errors.
     """
     file = _parse_main(content, name)
     indexes = _cloned(_cut(file))

@@ -60,7 +60,7 @@ def fence(content: bytes, name: str, uuid: str, now: int, location: str) -> Appr
 def without_fence(content: bytes, name: str, uuid: str, now: int, location: str) -> Approved:
     """Return the version that follows a fence and permits writes again.
 
-    The arguments and errors are those of `fence`.
+    Takes the arguments of `fence`, and raises its errors.
     """
     file = ManifestFile.parse(content, name)
     file.manifest.writer_feature_flags &= ~FENCE

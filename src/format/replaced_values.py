@@ -2,7 +2,7 @@
 
 pylance takes a fragment whose values are replaced out of the bitmap of a segment, and keeps the entries in the files
 of the segment. They count once another segment of the index covers the fragment. pylance never reads the files of a
-segment whose bitmap is empty, except those of INVERTED indexes.
+segment whose bitmap is empty, except segments of INVERTED indexes.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class ObjectStore(Protocol):
     def directories(self, prefix: str) -> Iterator[str]:
         """Iterate over the names of the directories directly below ``prefix``.
 
-        The order is that of `list`: the byte order of the names with a slash appended, so ``a-b`` precedes ``a``. The
+        The order is as in `list`: the byte order of the names with a slash appended, so ``a-b`` precedes ``a``. The
         listing is lazy, as in `list`. If the storage has real directories, the result may contain directories without
         objects, but no symbolic links.
 

@@ -22,6 +22,13 @@ def test_phrases_are_found_across_lines() -> None:
     assert len(CHECK["findings"]("a.py", "# it is under\n    # " + "way now\n")) == 1
 
 
+@pytest.mark.parametrize("phrase", ["those" + " of", "that" + " of", "another" + " one", "of" + " ours"])
+def test_pronouns_are_found_in_texts_that_users_read(phrase: str) -> None:
+    paths = ["src/a.py", "docs/a.md", "README.md", "tests/unit/a.py", "docs/adr/0001-a.md"]
+    found = [path for path in paths if CHECK["findings"](path, f"# Keep {phrase} the table.\n")]
+    assert found == ["src/a.py", "docs/a.md", "README.md"]
+
+
 def test_unresolved_conflicts_are_found() -> None:
     text = "\n".join(["a", "<" * 7 + " HEAD", "b", "=" * 7, "c", ">" * 7 + " other"])
     assert [finding.line for finding in CHECK["findings"]("a.md", text)] == [2, 6]

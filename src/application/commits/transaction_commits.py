@@ -54,7 +54,7 @@ class TransactionCommits:
         """Commit every staged manifest as the version that it names, or none of them.
 
         Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite. ``check`` and
-        ``confirm`` are those of `TableCommits.commit`.
+        ``confirm`` are as in `TableCommits.commit`.
 
         Raises:
             Unsupported: The commit store cannot reserve that many versions in one step; nothing was committed.

@@ -19,7 +19,7 @@ from lancekeep.ports.table_structure import Branch
 class Branches:
     """The branches of tables: ``catalog.branches``.
 
-    Identifiers are those of `Catalog`. Changes raise the errors of `Catalog.write`. Every method raises `TableNotFound`
+    Identifiers are as in `Catalog`. Changes raise the errors of `Catalog.write`. Every method raises `TableNotFound`
     if the table does not exist.
     """
 

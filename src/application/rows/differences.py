@@ -171,9 +171,9 @@ class Difference(Shown):
         """Return the changed rows as a ``pyarrow.RecordBatchReader``.
 
         The column ``_change_type`` is ``insert``, ``delete``, or for an update ``update_preimage`` (the row before) and
-        ``update_postimage`` (the row after), as in Spark. The order is not defined. The other columns are those of the
-        second version, followed by columns that only the first one has. A column that a row lacks is null. A row is
-        updated if a column differs that both versions have; a column that was only renamed does not differ.
+        ``update_postimage`` (the row after), as in Spark. The order is not defined. The other columns are the columns
+        of the second version, followed by columns that only the first one has. A column that a row lacks is null. A row
+        is updated if a column differs that both versions have; a column that was only renamed does not differ.
 
         Only fragments with other files are read. Rows beyond ``memory`` bytes are sorted into temporary files.
 
@@ -251,7 +251,7 @@ class Difference(Shown):
 
     def _require_key(self, column: _Column) -> None:
         if not (column.before and column.after):
-            raise InvalidInput(f"{self.table}: only one version has the key {column.name!r}; choose another one")
+            raise InvalidInput(f"{self.table}: only one version has the key {column.name!r}; choose another key")
         for version, name in zip(self._sides, (column.before, column.after), strict=True):
             kind = version.dataset.schema.field(name).type
             if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_dictionary(kind):
@@ -273,7 +273,7 @@ class Difference(Shown):
             )
 
     def _differing(self, side: int, pairs: Sequence[_Column]) -> list[int]:
-        """Return the fragments of a side that may hold other rows than those of the other side."""
+        """Return the fragments of a side that may hold rows that the other side lacks."""
         version, other = self._sides[side], self._sides[1 - side]
         fragments, others = version.manifest.fragments, other.manifest.fragments
         shared = [pair for pair in pairs if pair.before and pair.after]

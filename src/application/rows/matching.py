@@ -22,7 +22,7 @@ from lancekeep.domain.errors import InvalidInput
 
 INSERT, DELETE, BEFORE, AFTER = "insert", "delete", "update_preimage", "update_postimage"
 CHANGE_TYPE = "_change_type"
-"""The column that says what a row is; the names of its values are those of Spark's change feeds."""
+"""The column that says what a row is; its values have the names of Spark's change feeds."""
 
 _PARTS = 16
 _MOST_LEVELS = 8
@@ -201,7 +201,7 @@ def _codes(before: pa.Table, after: pa.Table, keys: Sequence[str]) -> tuple[Arra
 
 
 def _hashed(columns: Sequence[pa.Array], level: int) -> Array:
-    """Return a hash of each row, another one on each level."""
+    """Return a hash of each row, with another seed on each level."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
         numbers = columns[0].to_numpy().astype(np.int64).view(np.uint64) + np.uint64(level * 0x9E3779B9)
         mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

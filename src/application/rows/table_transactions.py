@@ -350,7 +350,7 @@ def _require_base(known: CommittedVersions, base: Base | None) -> None:
         return
     recorded = known.recorded(base.version)
     if recorded is None or recorded.transaction_file != base.transaction:
-        found = "does not exist" if recorded is None else f"is that of {recorded.transaction_file}"
+        found = "does not exist" if recorded is None else f"is the version of {recorded.transaction_file}"
         raise CommitRefused(
             f"{known.root.base_uri}: the transaction read the version {base.version} of {base.transaction}; that "
             f"version {found}. Nothing was committed. Read the table again: it may have been dropped and created again"

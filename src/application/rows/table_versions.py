@@ -21,7 +21,7 @@ from lancekeep.ports.table_engine import TableEngine, VersionDetails
 class TableVersions:
     """The versions of tables: ``catalog.versions``.
 
-    Identifiers are those of `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound`,
+    Identifiers are as in `Catalog`. ``branch`` None is the main history. Every method raises `TableNotFound`,
     `BranchNotFound`, `TagNotFound` or `VersionNotFound` if the object does not exist.
     """
 

@@ -1,7 +1,7 @@
 """Find the version of a table that was the latest at a time.
 
-The time of a version is that of its manifest, by the clock of its writer. The clocks of writers differ, so the times of
-versions need not ascend (ADR 0111).
+The time of a version is the time in its manifest, by the clock of its writer. The clocks of writers differ, so the
+times of versions need not ascend (ADR 0111).
 """
 
 from __future__ import annotations

@@ -366,10 +366,10 @@ class Versions:
             self.recorder.note(table, branch, outcome.version, outcome.path)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is not that of a partition.
+        """Check that a table is not the table of a partition.
 
         Raises:
-            Refused: It is; all partitions have the columns of the namespace.
+            Refused: The table is a partition; all partitions have the columns of the namespace.
         """
         if is_partition(self._ledger.recent(), object_id):
             raise Refused(

@@ -80,7 +80,7 @@ class Bases:
         """Yield the directories that may belong to the catalog.
 
         Each comes with the reason why nothing in it is removed. The reason is empty for the catalog's own directories.
-        Directories of other catalogs are left out. The bases are those of the last view of the catalog.
+        Directories of other catalogs are left out. The bases come from the last view of the catalog.
         """
         for directory, marker in self._marked():
             refusal = self._refusal(identity_in(self.ledger.recent().properties), marker)
@@ -102,7 +102,7 @@ class Bases:
         """Return why nothing may be removed.
 
         Returns:
-            The reason; empty for a directory of this catalog, None for a directory of another one.
+            The reason; empty for a directory of this catalog, None for a directory of another catalog.
         """
         root = self.places.root_uri
         if not marker.id:

@@ -201,7 +201,7 @@ class DigestRecorder:
                 found = note.find()
             except ObjectNotFound:  # the table was dropped, or the version removed
                 continue
-            except Exception as error:  # such as those of the table engine: the commit is done, whatever fails here
+            except Exception as error:  # such as errors of the table engine: the commit is done, whatever fails here
                 _warn(note, error)
                 continue
             proof = found.proof

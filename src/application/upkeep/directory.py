@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class NoDirectory(Unsupported, AttributeError):
-    """The catalog is that of a server, and the REST protocol has no such operation.
+    """A server has the catalog, and the REST protocol has no such operation.
 
     It is an `AttributeError`, too, so ``hasattr`` is False for the parts that only a directory has.
     """

@@ -121,9 +121,9 @@ class Upkeep:
 
         A version is removed if it and its successor are at least ``older_than`` old, beginning with the oldest. Tagged
         versions, versions at which a branch begins, and the latest ``keep`` versions of each history stay. A file is
-        removed if no remaining manifest of the catalog names it, including those of clones and deregistered tables, and
-        if a removed version named it or it is older than ``grace``. The same holds for the manifest of a commit that
-        was never finished.
+        removed if no remaining manifest of the catalog names it, including manifests of clones and deregistered tables,
+        and if a removed version named it or it is older than ``grace``. The same holds for the manifest of a commit
+        that was never finished.
 
         Without ``tables``, dropped tables whose time is over are purged, and the answers of requests with idempotency
         keys are removed if they are at least 7 days and ``older_than`` old.
@@ -266,7 +266,7 @@ class Upkeep:
 
         Args:
             original: The catalog was moved: it keeps its id and the directories outside of the root. It also takes over
-                directories of this root, or the former one, that a release without identities has marked. Without it,
+                directories of this or the former root that a release without identities has marked. Without it,
                 the catalog is a copy: it receives a new id and leaves the directories to the original. It still reads
                 the files there, so move them again, or materialize its tables, before the original removes them.
 

@@ -71,7 +71,7 @@ class Surroundings:
 
         Raises:
             NotFound: The catalog, one of ``tables`` or one of ``sources`` does not exist.
-            Unsupported: ``storage`` is set, and the catalog is that of a server.
+            Unsupported: ``storage`` is set, and the catalog belongs to a server.
         """
         with progress(title) as report, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lance is not fork-safe")  # PySpark forks, then calls exec at once

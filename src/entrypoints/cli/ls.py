@@ -58,7 +58,7 @@ def ls(
 ) -> None:
     """List namespaces and tables.
 
-    Lists the children of NAMESPACE, by default those of the root of CATALOG: namespaces first, then tables.
+    Lists the children of NAMESPACE, by default of the root of CATALOG: namespaces first, then tables.
     """
     with chosen.catalog(functions, mode=mode) as catalog:
         if recursive and namespace:

@@ -15,7 +15,7 @@ MOST_VERSIONS, MOST_FRAGMENTS = 200, 120
 
 _CELL, _GAP, _TOP, _LETTER = 14, 3, 56, 6.5
 _COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#ca8a04", "#db2777", "#0d9488", "#64748b")
-"""The first colour is that of the table's own directory, the others are those of its base paths."""
+"""The first colour is for the table's own directory, the other colours are for its base paths."""
 
 _Key = tuple[int, str]
 

@@ -5,7 +5,7 @@ their identifier does not name:
 
 - A location may be the directory of another table, so a request with a location needs the role admin on the whole
 catalog.
-- A batch needs the permissions of all of its members, a rename those of both names.
+- A batch needs the permissions of all of its members, a rename the permissions for both names.
 - A materialized view reads its source, so creating one needs the role read on the source. No request can set the
   property that defines a view: a refresh reads whatever source it names.
 """

@@ -28,7 +28,7 @@ public class SparkCatalog implements {interfaces} {{
         there();
     }}
 
-    /** Return the catalog in the living Python process; another one takes the place of one that has died. */
+    /** Return the catalog in the living Python process; a new process replaces a process that has died. */
     private synchronized Object there() {{
         String python = (String) options.get("python");
         if (python == null) python = session.conf().get("spark.pyspark.driver.python", null);

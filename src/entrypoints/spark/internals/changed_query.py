@@ -9,7 +9,7 @@ A MERGE that may insert is an outer join, for which Spark cannot broadcast the s
 source row are dropped before it by a semi join, for which Spark can. The source is then evaluated twice, so it must
 have the same rows each time.
 
-The methods are those of `row_level.Query`.
+The class has the methods of `row_level.Query`.
 """
 
 QUERY = """/** The query of changed rows. */
