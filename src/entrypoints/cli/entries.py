@@ -36,7 +36,7 @@ def create(
 ) -> None:
     """Create a namespace, or a table without rows.
 
-    A type is the name of an Arrow type, such as int64 or timestamp[us]. A type with a length is that of vectors.
+    A type is the name of an Arrow type, such as int64 or timestamp[us]. A type with a length is a type of vectors.
     """
     if namespace == bool(column):
         raise click.UsageError(
