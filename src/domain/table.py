@@ -125,8 +125,8 @@ def add_table(
         other = _described(owner)
         if chosen:
             raise ConcurrentModification(
-                f"the directory {table.location!r}, which was chosen for {table.id}, is that of {other} "
-                "since; nothing was changed. Declare the table again."
+                f"the directory {table.location!r}, which was chosen for {table.id}, belongs to {other} "
+                "now; nothing was changed. Declare the table again."
             )
         raise InvalidInput(
             f"{table.location!r} overlaps the directory of {other}; choose another location for {table.id}"
@@ -210,8 +210,8 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
     owner = view.owner_of(location)
     if owner is not None and owner.object_id != source.id.key:
         raise ConcurrentModification(
-            f"another writer registered the directory {location!r}, which {source.id} was moved to, as "
-            f"that of {_described(owner)}; nothing was changed. Rename the table again."
+            f"another writer registered the directory {location!r}, which {source.id} was moved to, for "
+            f"{_described(owner)}; nothing was changed. Rename the table again."
         )
     renamed = attrs.evolve(entry.with_properties({RESERVED: None}), object_id=target.key, location=location)
     return [Remove(source.id.key), Put(renamed)]

@@ -27,7 +27,6 @@ _VERSIONS: Final = {
     (2, 2): "2.2",
     (2, 3): "2.3",
 }
-_NESTED = ("struct", "list", "list.struct", "large_list", "large_list.struct", "map")
 _TEXTS = ("string", "large_string", "binary", "large_binary", "json")
 
 

@@ -504,9 +504,6 @@ class ForeignTable(RuleBasedStateMachine):
             assert lance.dataset(self.uri).version == before
 
 
-OWN = ("object_id", "object_type", "location", "metadata")
-
-
 def _is_value(table: pa.Table, at: int, extra: Extra, value: Any) -> bool:
     """Whether a row has this value, compared in Arrow: Python has no such values of some types."""
     column = table.column(extra.name).slice(at, 1).combine_chunks()

@@ -20,8 +20,6 @@ from lancekeep.domain.commit import Committed, Conflict, Event, Outcome, Progres
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.errors import CommitRefused, Damaged, LancekeepError, ObjectNotFound, Refused, StoreUnavailable
-from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
@@ -103,9 +101,6 @@ class Participant(TableCommits):
         self._tape = tape
         self._runs: list[tuple[int, Progress | None]] = []
         self._effects = {effect: self._noting(perform) for effect, perform in self._effects.items()}
-
-    def _require_scheme(self, root: DatasetRoot, staged: ManifestName) -> None:
-        """All manifests of the model are named by one scheme."""
 
     def run(
         self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = (), **ahead: Any

@@ -104,10 +104,6 @@ class Request:
     method: str
     args: tuple[Any, ...] = ()
 
-    @property
-    def looks_only(self) -> bool:
-        return self.method in LOOKS
-
     def __str__(self) -> str:
         return f"{self.method}({', '.join(map(shown, self.args))})"
 
@@ -235,7 +231,6 @@ CALLS: dict[str, Callable[..., tuple[World, Any]]] = {
     "stage": _stage,
     "newest": lambda world: (world, max(world.finals, default=0)),
 }
-LOOKS = frozenset({"rows.get", "rows.latest", "rows.list", "objects.get", "objects.head", "objects.list"})
 
 
 def letter_of(content: bytes) -> str:

@@ -104,7 +104,6 @@ class Model:
         self.operations: list[Operation] = []
         self.finals: dict[str, bytes] = {}
         self.born: dict[bytes, int] = {}
-        self.resurrected = 0
         self.trodden: set[str] = set()
         self.copies: set[str] = set()
         self.mixed: set[str] = set()
@@ -354,9 +353,7 @@ class Model:
                 exposed |= _exposed(event)
             elif self._enters_what_is_gone(operation, event, moment):
                 continue
-            elif self._is_resurrection(operation, event):
-                self.resurrected += 1
-            elif not self._is_undone(operation, event):
+            elif not (self._is_resurrection(operation, event) or self._is_undone(operation, event)):
                 raise Violation(f"{_shown(event)} is not what was asked for: {operation}")
         if whole - mistaken > 1:
             raise Violation(f"it happened {whole} times: {operation}")

@@ -156,7 +156,7 @@ class DroppedTables:
             waiting = [each for each, _ in refused]
 
     def now(self) -> int:
-        """Return the time in replies of the storage; without one, that of the clock."""
+        """Return the time in replies of the storage; without one, the time of the clock."""
         with StorageTime() as answered:
             self._ledger.view()
         return _since_epoch(answered.last or self._now())

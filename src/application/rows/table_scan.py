@@ -85,7 +85,7 @@ class TableScan(Shown):
             vector: The vector.
             k: The number of rows.
             column: The column of vectors.
-            metric: ``l2``, ``cosine``, ``dot`` or ``hamming``; by default that of the index.
+            metric: ``l2``, ``cosine``, ``dot`` or ``hamming``; by default the metric of the index.
         """
         try:
             numbers = [float(number) for number in vector]
