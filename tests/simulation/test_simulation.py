@@ -183,7 +183,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-FOUND_LATE = {"a version is never taken for cleaned up": 1533, "a version that was copied is known by its time": 4142}
+FOUND_LATE = {"a version is never taken for cleaned up": 267, "a version that was copied is known by its time": 2031}
 """Seeds that find faults which take long to find, to begin with."""
 
 
