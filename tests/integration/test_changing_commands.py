@@ -105,7 +105,7 @@ def test_drop_asks_at_a_terminal(answer: bytes, stays: bool, monkeypatch: pytest
     done("create t --column id=int64")
     monkeypatch.setattr("lancekeep.entrypoints.cli.console.can_ask", lambda: True)
     told = invoke("drop t", answer)
-    assert "Drop t and the files at" in told.stderr
+    assert "Drop t, and remove the files at" in told.stderr
     assert (invoke("count t").exit_code == 0) == stays
 
 
@@ -225,3 +225,58 @@ def test_file_without_a_column_of_the_first_file_is_refused(home: Path) -> None:
     told = invoke("import t a.csv b.csv")
     assert (told.exit_code, "b.csv: " in told.stderr, "name" in told.stderr) == (2, True, True), told.output
     assert invoke("count t").exit_code == 3
+
+
+# -- the way back --------------------------------------------------------------------------------------------------
+
+
+def test_new_catalog_keeps_dropped_tables_and_brings_them_back() -> None:
+    assert "is a new catalog" in done("init").stderr
+    assert "Nothing was changed" in done("init").stderr
+    with lancekeep.connect() as catalog:
+        catalog.create_namespace("ml")
+        catalog.write("ml.t", ROWS)
+        catalog.write("ml.t", ROWS, "append")
+    assert "brings it back for 7 days" in done("drop ml.t --yes").stdout
+    assert done("ls ml -o csv").stdout == "name,kind\n"
+    [dropped] = [json.loads(line) for line in done("ls --dropped -o jsonl").stdout.splitlines()]
+    assert dropped["name"] == "ml.t"
+    assert "with 6 rows" in done("undrop ml.t --as ml.back").stderr
+    assert rows_of("ml.back") == ROWS.to_pylist() * 2
+    assert len(done("history ml.back -o jsonl").stdout.splitlines()) == 2
+    assert done("ls --dropped -o jsonl").stdout == ""
+
+
+def test_purge_removes_a_dropped_table_after_a_confirmation(home: Path) -> None:
+    with lancekeep.connect() as catalog:
+        catalog.write("t", ROWS)
+    done("drop t --keep 7d --yes")
+    refused = invoke("purge t")
+    assert (refused.exit_code, "Nothing was changed" in refused.stderr) == (1, True)
+    assert list((home / "lake").glob("t.lance/data/*"))
+    done("purge t --yes")
+    assert not list((home / "lake").glob("t.lance/data/*"))
+    assert invoke("undrop t").exit_code == 3
+
+
+def test_table_is_removed_at_once_if_nothing_keeps_it(home: Path) -> None:
+    done("init")
+    with lancekeep.connect() as catalog:
+        catalog.write("t", ROWS)
+    assert "and the files at" in done("drop t --keep 0s --yes").stdout
+    assert done("ls --dropped -o jsonl").stdout == ""
+
+
+def test_protected_table_is_not_dropped() -> None:
+    with lancekeep.connect() as catalog:
+        catalog.write("t", ROWS)
+    done("protect t")
+    told = invoke("drop t --yes")
+    assert (told.exit_code, "protected" in told.stderr) == (1, True)
+    done("unprotect t")
+    done("drop t --yes")
+
+
+def test_catalog_of_init_remembers_its_commit_store(home: Path) -> None:
+    done(f"init --commit-store sqlite://{home}/commits.db")
+    assert f"Commit store: sqlite://{home}/commits.db, which" in done("create t --column id=int64").stderr

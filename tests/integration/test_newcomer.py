@@ -54,6 +54,9 @@ def test_each_question_has_a_command(home: Path) -> None:
     assert len(differing) == 1 + 4 + 1
     answer("restore ml.people 2")  # the old rows back
     assert answer("count ml.people") == "4\n"
+    answer("drop ml.people --keep 7d --yes")
+    answer("undrop ml.people")  # the dropped table back
+    assert answer("count ml.people") == "4\n"
 
 
 def test_difference_states_rows_columns_and_files(home: Path) -> None:

@@ -42,6 +42,11 @@ READS = {
     "tree": ("tree {uri}", "ns/"),
 }
 REFUSED = {
+    "init": ("init {uri}", ELSEWHERE),
+    "protect": ("protect {uri} ns.t", ELSEWHERE),
+    "purge": ("purge {uri} ns.t --yes", ELSEWHERE),
+    "undrop": ("undrop {uri} ns.t", ELSEWHERE),
+    "unprotect": ("unprotect {uri} ns.t", ELSEWHERE),
     "adopt-identity": ("adopt-identity {uri} --yes", ELSEWHERE),
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),

@@ -23,9 +23,12 @@ WHOLE = "The change was made completely or not at all."
 SECTIONS = {
     "Catalog": (
         Entry("describe", "describe", "Describe a catalog, a namespace or a table."),
+        Entry("init", "dropped", "Create a catalog.", WHOLE),
         Entry("ls", "ls", "List namespaces and tables."),
         Entry("rename", "entries", "Rename a table, also into another namespace.", AGAIN),
         Entry("set", "entries", "Set properties of a table or a namespace.", WHOLE),
+        Entry("undrop", "dropped", "Bring a dropped table back.", WHOLE),
+        Entry("unprotect", "dropped", "End the protection of a table or a namespace.", WHOLE),
         Entry("unset", "entries", "Remove properties of a table or a namespace.", WHOLE),
         Entry("tree", "ls", "Show namespaces and tables as a tree."),
         Entry("adopt-identity", "adopt_identity", "Give a copied or moved catalog its identity.", WHOLE),
@@ -36,6 +39,8 @@ SECTIONS = {
         Entry("materialize", "clone", "Copy the files that a clone reads from other tables into its directory.", AGAIN),
         Entry("migrate", "migrate", "Register the V1 tables of a directory in its manifest table.", AGAIN),
         Entry("migrate-names", "migrate_names", "Rename the manifests of a table from V1 to V2.", AGAIN),
+        Entry("protect", "dropped", "Protect a table or a namespace against removal and loss.", WHOLE),
+        Entry("purge", "dropped", "Remove the files and versions of a dropped table.", AGAIN),
         Entry("register", "entries", "Add an existing Lance table below the root to the catalog.", WHOLE),
         Entry("relocate", "relocate", "Move a table with its history to another directory.", AGAIN),
     ),

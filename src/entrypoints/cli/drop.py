@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import click
 
 from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.application.entries.dropped import microseconds
+from lancekeep.domain.dropped import kept_for
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import agreed, print_json, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
-from lancekeep.entrypoints.cli.upkeep import mode
+from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
 @command()
 @as_json
 @assume_yes
 @click.option("--force", is_flag=True, help="Drop the table even if shallow clones read its files.")
+@click.option("--keep", type=span, help="How long `lancekeep undrop` can bring it back: 7d; 0s: not at all.")
 @mode
 @stores
 @click.argument("table")
 @click.pass_context
 def drop(
-    context: click.Context, chosen: Stores, table: str, mode: str | None, force: bool, assume_yes: bool, as_json: bool
+    context: click.Context,
+    chosen: Stores,
+    table: str,
+    mode: str | None,
+    force: bool,
+    keep: timedelta | None,
+    assume_yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove a table from the catalog together with its files.
 
-    Keeps files that neither Lance nor Lancekeep wrote. Asks at a terminal; elsewhere, only shows the plan without
+    With --keep, or the property lancekeep.undrop of TABLE or the catalog, the files stay for that time. Files that
+    neither Lance nor Lancekeep wrote always stay. Asks at a terminal; elsewhere, only shows the plan without
     --yes. Exit code 1: shallow clones read files of TABLE. With --force the table is dropped anyway, and the clones
     become unreadable.
     """
@@ -34,14 +47,21 @@ def drop(
     with chosen.catalog(functions, mode=mode) as catalog:
         clones = _clones(catalog, table)
         described = _described(catalog, table)
-        assume_yes = assume_yes or (not as_json and agreed(_plan_of_drop(described, clones)))
-        document = {**described, "clones": clones, "applied": assume_yes}
+        kept = _kept(catalog, table, keep)
+        files = f"keep its files for {kept}" if kept else f"remove the files at {described['location']}"
+        plan = f"Drop {table}, and {files}{_unreadable(clones)}"
+        assume_yes = assume_yes or (not as_json and agreed(plan))
+        document = {**described, "clones": clones, "kept": kept.total_seconds(), "applied": assume_yes}
         if assume_yes:
-            catalog.drop_table(table, force=force)
+            catalog.drop_table(table, force=force, keep=keep)
     if as_json:
         print_json(document)
     else:
-        print_line(f"{'Dropped' if assume_yes else 'Would drop'} {table} and the files at {document['location']}")
+        done = "Dropped" if assume_yes else "Would drop"
+        if kept:
+            print_line(f"{done} {table}; `lancekeep undrop {table}` brings it back for {kept}")
+        else:
+            print_line(f"{done} {table} and the files at {document['location']}")
         if clones:
             print_line(f"Shallow clones that read these files: {', '.join(clones)}")
         if clones is None:
@@ -84,9 +104,18 @@ def deregister(
         print_line("Nothing was changed. Run it again with --yes to apply.")
 
 
-def _plan_of_drop(described: dict[str, object], clones: list[str] | None) -> str:
-    unreadable = f". Shallow clones read these files: {', '.join(clones)}" if clones else ""
-    return f"Drop {described['table']} and the files at {described['location']}{unreadable}"
+def _unreadable(clones: list[str] | None) -> str:
+    return f". Shallow clones read these files: {', '.join(clones)}" if clones else ""
+
+
+def _kept(catalog: Catalog, table: str, keep: timedelta | None) -> timedelta:
+    """Return how long a dropped table stays; zero if it is removed at once.
+
+    A server does not tell how long it keeps a table.
+    """
+    given = None if keep is None else microseconds(keep)
+    properties = catalog.describe_namespace("").properties
+    return timedelta(microseconds=kept_for(given, properties, catalog.find_table(table).properties))
 
 
 def _clones(catalog: Catalog, table: str) -> list[str] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.entrypoints.cli.command import command
@@ -29,6 +30,13 @@ _LONG = (
     Column("operation"),
     Column("by"),
 )
+_DROPPED = (
+    Column("name"),
+    Column("dropped", TIME),
+    Column("until", TIME),
+    Column("by"),
+    Column("drop"),
+)
 _READERS = 16
 """Tables whose latest version is read at the same time."""
 
@@ -38,6 +46,7 @@ Row = dict[str, Any]
 @command()
 @output
 @click.option("-l", "--long", is_flag=True, help="Show the latest version of each table, its rows, time and writer.")
+@click.option("--dropped", is_flag=True, help="List dropped tables that can be brought back, below NAMESPACE.")
 @click.option("-r", "--recursive", is_flag=True, help="List the tables of all namespaces of the catalog.")
 @click.option(
     "--limit", type=click.IntRange(0), default=_PAGE, show_default=True, help="The most names to list; 0 for all."
@@ -53,6 +62,7 @@ def ls(
     mode: str | None,
     long: bool,
     recursive: bool,
+    dropped: bool,
     limit: int,
     out: Output,
 ) -> None:
@@ -61,6 +71,10 @@ def ls(
     Lists the children of NAMESPACE, by default of the root of CATALOG: namespaces first, then tables.
     """
     with chosen.catalog(functions, mode=mode) as catalog:
+        if dropped:
+            rows = [_dropped(each) for each in catalog.list_dropped(namespace)]
+            out.rows(_DROPPED, rows, "No dropped table can be brought back.")
+            return
         if recursive and namespace:
             raise click.UsageError("--recursive lists the tables of the whole catalog; leave NAMESPACE out")
         found = _tables(catalog) if recursive else _children(catalog, namespace)
@@ -69,6 +83,16 @@ def ls(
         out.rows(_LONG if long else _SHORT, _latest(catalog, listed) if long else listed, "Nothing is here.")
         if more:
             message(f"More than {limit:,} names; --limit 0 lists all.")
+
+
+def _dropped(table: DroppedTable) -> Row:
+    return {
+        "name": str(table.id),
+        "dropped": table.at,
+        "until": table.until,
+        "by": table.by or None,
+        "drop": table.drop,
+    }
 
 
 def _tables(catalog: Catalog) -> Iterator[Row]:
