@@ -28,6 +28,7 @@ from readers.model import CHANGES, Content, Given, History, State, Table, Target
 from readers.neighbours import Neighbour, Neighbours
 from readers.operations import FEW, FLAG, has_pending, has_tables, operation
 from readers.own_operations import OwnOperations
+from readers.reading_operations import ReadingOperations
 from readers.requests import REQUESTS, Request
 from readers.stores import ATOMIC, MODES, REMEMBERING, STORES, Lake
 from readers.structure_operations import StructureOperations, View
@@ -105,7 +106,7 @@ class Pending:
     abandon: Callable[[], object] | None = None
 
 
-class Readers(DroppedOperations, OwnOperations, StructureOperations, UpkeepOperations, Neighbours):
+class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOperations, UpkeepOperations, Neighbours):
     """A pool of handles over one lake, and the model of what readers must see."""
 
     servers: Mapping[str, Any] = {}
