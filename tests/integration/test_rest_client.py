@@ -55,6 +55,10 @@ def test_a_catalog_over_the_native_server(native_server: str) -> None:
         assert catalog.list_tables("ns") == ["t"]
         assert catalog.describe_table("ns.t").version == 2
         assert [(entry.version, entry.rows) for entry in catalog.versions.history("ns.t")] == [(2, 3), (1, 2)]
+        times = {entry.version: entry.timestamp for entry in catalog.versions.history("ns.t")}
+        assert catalog.open("ns.t", timestamp=times[1]).version == 1
+        assert catalog.scan("ns.t", timestamp=times[2]).where("id > 1").count() == 2
+        assert catalog.diff("ns.t", 1).count(["id"]) == lancekeep.ChangeCounts(1, 0, 0)
         catalog.drop_table("ns.t")
         assert not catalog.table_exists("ns.t")
         with pytest.raises(lancekeep.TableNotFound):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,7 @@ def test_message_names_the_versions_that_are_left() -> None:
         ("yesterday", "is not a time"),
         (1_767_225_600, "is not a time"),
         (START.date(), "is not a time"),
+        (pd.NaT, "is not a time"),
         (datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))), "years 1 to 9999"),
     ],
 )

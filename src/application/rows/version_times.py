@@ -88,7 +88,7 @@ def moment_of(given: Moment) -> datetime:
         raise InvalidInput(
             f"{given!r:.100} is not a time; give ISO 8601 with an offset, such as '2026-11-24T09:30:00+01:00'"
         ) from error
-    if not isinstance(moment, datetime):
+    if not isinstance(moment, datetime) or moment != moment:  # pandas' NaT is a datetime
         raise InvalidInput(f"{given!r:.100} is not a time; give a datetime with a time zone, or an ISO 8601 text")
     if moment.utcoffset() is None:
         raise InvalidInput(
