@@ -580,3 +580,23 @@ def test_dynamodb_table_is_shared_with_native_writers(moto_endpoint: str) -> Non
         catalog.write("t", TABLE, "append")
         assert lance.dataset(native_uri, storage_options=native_options).count_rows() == 3 + turn * 6 + 6
     assert [entry.version for entry in catalog.versions.history("t")] == [7, 6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(("tagged", "branch"), [(None, "b"), ("b", None)])
+def test_a_tag_keeps_the_version_of_its_own_history_only(
+    tmp_path: Path, tagged: str | None, branch: str | None
+) -> None:
+    """A branch goes on with the numbers of the main history, and plain pylance sets the tag."""
+    catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
+    for mode in ("create", "append"):
+        catalog.write("t", TABLE, mode)
+    catalog.open("t").create_branch("b")
+    for history in (None, "b"):
+        for _ in range(2):
+            catalog.open("t", branch=history).insert(TABLE)
+    lance.dataset(catalog.describe_table("t").uri).tags.create("kept", (tagged, 3))
+    own = directory_of(catalog)
+    root = own.places.dataset_root(catalog.find_table("t"))
+    with pytest.raises(lancekeep.Refused, match="a tag points at version 3"):
+        own.versions.delete_versions(root.branch(tagged), [3])
+    assert own.versions.delete_versions(root.branch(branch), [3]) == 1

@@ -13,6 +13,7 @@ from unchecked import unchecked
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.checked_rows import CheckedRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.application.upkeep.commit_store_move import move_history
@@ -625,6 +626,20 @@ def test_moved_history_is_fenced_in_the_old_store(world: World) -> None:
     assert isinstance(world.commit(4, world.commits(rows=new)), Committed)
     assert move_history(target, world.root, commits.rows) == 4  # and back again
     assert isinstance(world.commit(5), Committed)
+
+
+def test_commits_go_to_the_store_of_the_move_and_both_stores_are_closed(world: World) -> None:
+    world.fill(2)
+    commits = world.commits(rows=(old := Faulty(world.rows)))
+    new = Faulty(MemoryCommitStore(f"world-{next(NAMES)}"))
+    move_history(commits, world.root, CheckedRows(new, world.objects.root_uri))
+    commits.move_to(new)
+    old.calls.clear()
+    assert isinstance(world.commit(3, commits), Committed)
+    assert [row.version for row in commits.page(world.root, None, None, False)] == [1, 2, 3]
+    assert not old.calls
+    commits.rows.close()
+    assert old.calls[-1] == new.calls[-1] == "close"
 
 
 def test_store_without_atomic_create_copies_after_the_reservation(world: World) -> None:
