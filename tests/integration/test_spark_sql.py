@@ -127,6 +127,16 @@ STORED = pa.schema(
 )
 
 
+def test_dropped_table_comes_back_unless_it_was_purged(lake: Lake) -> None:
+    for name, purge, left in (("kept", "", ["kept"]), ("gone", "PURGE", ["kept"])):
+        lake.sql(f"CREATE TABLE lake.{name} (id BIGINT) TBLPROPERTIES ('lancekeep.undrop' = '7d')")
+        lake.sql(f"INSERT INTO lake.{name} VALUES (1)")
+        lake.sql(f"DROP TABLE lake.{name} {purge}")
+        assert [str(each.id) for each in lake.catalog.list_dropped()] == left
+    lake.catalog.undrop("kept")
+    assert lake.sql("SELECT id FROM lake.kept") == [(1,)]
+
+
 def test_shown_definition_recreates_table(lake: Lake) -> None:
     lake.sql(DEFINITION)
     assert lake.stored().schema.equals(STORED, check_metadata=True)

@@ -89,6 +89,23 @@ FAULTS: Mapping[str, Fault] = {
         Walk("v2", "sqlite", (_CLONE_IN_ROOT, "drop(at=0)")),
         {f"{_CLONES}.recorded_readers": _nothing},
     ),
+    "purge does not look for clones": Fault(
+        Walk("v2", "sqlite", (_CLONE_IN_ROOT, "drop_kept(at=0)", "purge(at=0)")),
+        {f"{_CLONES}.recorded_readers": _nothing},
+    ),
+    "clean-up does not look for dropped clones": Fault(
+        Walk(
+            "v2",
+            "memory",
+            (
+                _CLONE_BELOW,
+                "drop_kept(at=2)",
+                "write(at=0, mode='overwrite', value=0)",
+                "upkeep(what='cleanup', at=0, flag=False)",
+            ),
+        ),
+        {f"{_CLONES}.unowned_datasets": _nothing},
+    ),
     "rename does not look for clones": Fault(
         Walk("compatible", "file", (_CLONE_IN_ROOT, "rename(at=0, into=1)")),
         {f"{_CLONES}.recorded_readers": _nothing},

@@ -90,6 +90,8 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
             if isinstance(namespace, CatalogNamespace)
             else None
         )
+        if isinstance(namespace, CatalogNamespace) and config.impl != "rest":
+            namespace.catalog.initialize()
         security = security_of(settings, config.storage_options, base_paths)
         stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
