@@ -205,8 +205,6 @@ class Statements:
             yield f"SELECT b, dt, count(*) n FROM {{t}}{where} GROUP BY dt, b HAVING n > 1"
         for name in ("f64", "s", "d38"):
             yield f"SELECT DISTINCT {name}, b FROM {{t}}"
-        for name in ("f32", "f64"):  # 0.0 and -0.0 are equal, and the first of them is returned
-            yield f"SELECT min({name}), max({name}) FROM {{t}} WHERE {name} = 0 AND id < 12"
         yield "SELECT min(empty), max(empty), count(empty) FROM {t}"
         yield "SELECT empty, count(*) FROM {t} GROUP BY empty"
         yield "SELECT id FROM {t} ORDER BY empty DESC, id LIMIT 5"
