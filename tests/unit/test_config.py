@@ -336,7 +336,7 @@ def test_connect_without_a_root_opens_the_configured_catalog(nowhere: Path) -> N
 
 
 def test_connect_without_any_root_says_where_to_give_one() -> None:
-    with pytest.raises(lancekeep.InvalidInput, match=r"no root: .* LANCEKEEP_ROOT, or write root = '…'"):
+    with pytest.raises(lancekeep.InvalidInput, match=r"no catalog is named.* LANCEKEEP_ROOT, or write root = '…'"):
         lancekeep.connect()
 
 
