@@ -17,6 +17,7 @@ from deployments import CREDENTIALS, bucket, s3_options
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import errors as api_errors
 from lance_namespace_urllib3_client.models.version_range import VersionRange
+from writers import stream
 
 import lancekeep
 from lancekeep.application.catalog import directory_of, services_of
@@ -42,13 +43,6 @@ def catalog(tmp_path: Path, url: str) -> lancekeep.Catalog:
 @pytest.fixture
 def namespace(tmp_path: Path, url: str) -> lancekeep.DirectoryNamespace:
     return lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"), commit_store=url)
-
-
-def stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def test_opening_and_reading_write_nothing(tmp_path: Path, catalog: lancekeep.Catalog) -> None:

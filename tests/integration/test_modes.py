@@ -19,6 +19,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import errors as api_errors
+from writers import stream
 
 import lancekeep
 from lancekeep import composition
@@ -173,13 +174,6 @@ def exists(native: NativeNamespace, name: str) -> bool:
     return True
 
 
-def stream() -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
-        writer.write_table(TABLE)
-    return bytes(sink.getvalue())
-
-
 @pytest.fixture(params=["files", "s3"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """A place that native processes use, too: nothing else commits there."""
@@ -217,7 +211,7 @@ def test_native_sees_what_is_done_here(shared: Lake, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_native_changes_are_visible(shared: Lake, mode: str) -> None:
     native, catalog = shared.native(**NATIVE[mode]), shared.open(mode)
-    native.create_table(api.CreateTableRequest(id=["t"]), stream())
+    native.create_table(api.CreateTableRequest(id=["t"]), stream(TABLE))
     native.declare_table(api.DeclareTableRequest(id=["d"]))
     assert catalog.list_tables() == ["d", "t"]
     assert catalog.open("t").to_table() == TABLE

@@ -18,6 +18,7 @@ import pytest
 from deployments import bucket, s3_options
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from lance_namespace import errors as api_errors
+from writers import stream
 
 import lancekeep
 from lancekeep.application.catalog import directory_of, services_of
@@ -45,13 +46,6 @@ def namespace(tmp_path: Path) -> lancekeep.DirectoryNamespace:
 @pytest.fixture
 def catalog(namespace: lancekeep.DirectoryNamespace) -> lancekeep.Catalog:
     return namespace.catalog
-
-
-def stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def directories(tmp_path: Path) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace import errors as api_errors
 from lance_namespace.errors import ErrorCode
+from writers import stream
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
@@ -44,13 +45,6 @@ def table(namespace: lancekeep.DirectoryNamespace) -> lancekeep.DirectoryNamespa
     return namespace
 
 
-def ipc(data: pa.Table = ROWS) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, data.schema) as writer:
-        writer.write_table(data)
-    return bytes(sink.getvalue())
-
-
 def model_of(operation: str) -> Any:
     name = "list_tables" if operation == "list_all_tables" else operation
     return getattr(api, "".join(word.capitalize() for word in name.split("_")) + "Request")
@@ -73,7 +67,7 @@ def test_every_operation_accepts_any_form_of_request(namespace: lancekeep.Direct
     ask("namespace_exists", id=["n"])
     assert ask("list_namespaces", id=[], limit=5).namespaces == ["n"]
     ask("declare_table", id=["n", "d"])
-    ask("create_table", ipc(), id=["n", "t"], mode="Create")
+    ask("create_table", stream(ROWS), id=["n", "t"], mode="Create")
     assert ask("list_tables", id=["n"], include_declared=False).tables == ["t"]
     assert ask("list_all_tables", limit=1).tables == ["n$d"]
     ask("table_exists", id=["n", "t"], version=1)
@@ -140,7 +134,7 @@ def test_malformed_request_is_invalid_input(table: lancekeep.DirectoryNamespace,
 
 def test_malformed_request_does_not_show_its_values(namespace: lancekeep.DirectoryNamespace) -> None:
     with pytest.raises(api_errors.InvalidInputError, match="storage_options") as caught:
-        namespace.create_table({"id": ["t"], "storage_options": {"secret_access_key": ["hunter2"]}}, ipc())  # type: ignore[arg-type] # a dict is accepted, too
+        namespace.create_table({"id": ["t"], "storage_options": {"secret_access_key": ["hunter2"]}}, stream(ROWS))  # type: ignore[arg-type] # a dict is accepted, too
     assert "hunter2" not in str(caught.value)
 
 

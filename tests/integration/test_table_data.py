@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from faults import Faulty
 from lance_namespace import errors as api_errors
-from writers import Call, Peers
+from writers import Call, Peers, stream
 
 import lancekeep
 from lancekeep.adapters.lance.rows import LanceRows
@@ -47,13 +47,6 @@ def texts() -> pa.Table:
     vectors = pa.array([[0, 0], [1, 0], [0, 2], [3, 3]], pa.list_(pa.float32(), 2))
     lines = ["alpha beta", "beta gamma", "gamma delta", "delta alpha alpha"]
     return pa.table({"id": pa.array([1, 2, 3, 4], pa.int64()), "line": lines, "vector": vectors})
-
-
-def stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def create(namespace: lancekeep.DirectoryNamespace, data: pa.Table, name: str = "t") -> None:
