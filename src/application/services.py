@@ -49,7 +49,7 @@ class Services:
     close: Callable[[], None]
     uri: Callable[[Table], str]
     """Returns the URI by which the table engine opens a table."""
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = attrs.field(repr=False)
     is_bare: Callable[[], bool]
     """Returns whether the root is empty: the catalog is new, or its root is mistyped."""
     vends: object | None = None
