@@ -170,6 +170,7 @@ def test_drop_names_the_clones_and_needs_force(lake: Lake) -> None:
         "table": "c",
         "location": f"file://{lake.root}/c.lance",
         "clones": [],
+        "kept": 0.0,
         "applied": True,
     }
     assert lake.connect().list_tables() == []
