@@ -238,6 +238,13 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     assert {check["result"] for check in document["checks"]} == {"passed", "unsupported"}
 
 
+def test_output_json_is_the_form_of_json(tmp_path: Path) -> None:
+    lancekeep.connect(str(tmp_path / "lake")).create_namespace("ml")
+    told = [invoke("fsck", str(tmp_path / "lake"), *form).stdout for form in (("--json",), ("-o", "json"))]
+    assert json.loads(told[0]) == json.loads(told[1])
+    assert not invoke("fsck", str(tmp_path / "lake"), "-o", "table").stdout.startswith("{")
+
+
 @pytest.fixture
 def lying_s3(moto_endpoint: str) -> Iterator[tuple[str, list[str]]]:
     with ignoring_conditions(moto_endpoint) as endpoint:

@@ -192,9 +192,16 @@ def _named(place: str | None) -> dict[str, str]:
     return {"catalog": place}
 
 
-def as_json(command: Callable[P, T]) -> Callable[P, T]:
-    """Add ``--json``, which prints only one JSON document to stdout."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")(command)
+def as_json(command: Callable[P, T]) -> Callable[..., T]:
+    """Add ``--json`` and ``-o json``, which print only one JSON document to stdout."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else: -o json.")
+    @click.option("-o", "--output", "form", type=click.Choice(("table", "json")), help="Form of the result.")
+    @wraps(command)
+    def with_form(*args: Any, as_json: bool, form: str | None, **kwargs: Any) -> T:
+        return command(*args, as_json=as_json or form == "json", **kwargs)  # type: ignore[arg-type]  # adds `as_json`
+
+    return with_form
 
 
 def assume_yes(command: Callable[P, T]) -> Callable[P, T]:
