@@ -197,6 +197,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "relocate": lambda catalog: catalog.relocate(NAME, "elsewhere", dry_run=True),
     "rename_table": lambda catalog: catalog.rename_table(NAME, "ns.renamed"),
     "resolve": lambda catalog: catalog.resolve("no token"),
+    "scan": lambda catalog: catalog.scan(NAME),
     "snapshot": lambda catalog: catalog.snapshot(),
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
