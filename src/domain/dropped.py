@@ -16,7 +16,7 @@ import attrs
 
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_namespace
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused, TableNotFound
-from lancekeep.domain.identifiers import DROPPED, ObjectId
+from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE, ManifestEntry, encode_properties
 from lancekeep.domain.partition_rules import require_enterable
 from lancekeep.domain.protection import require_unprotected
@@ -137,7 +137,7 @@ def checked_undrop(value: str) -> int:
 
 def is_record(entry: ManifestEntry) -> bool:
     """Return whether an entry is the record of a dropped table."""
-    return entry.object_type != TABLE and ObjectId.from_key(entry.object_id).names[0] == DROPPED
+    return entry.object_type != TABLE and entry.object_id.startswith(f"{DROPPED}{MANIFEST_DELIMITER}")
 
 
 def records(view: CatalogView) -> Iterator[ManifestEntry]:

@@ -408,6 +408,13 @@ def test_broken_record_is_one_finding_and_hides_no_other_table(local: Lake, what
     assert lance.dataset(uri_of(catalog, catalog.register_table("t", "t.lance"))).count_rows() == 1
 
 
+def test_row_without_a_name_is_no_record(local: Lake) -> None:
+    catalog = local.connect()
+    directory_of(catalog).ledger.apply(partial(_with, [Put(ManifestEntry("", "namespace"))]))
+    assert [finding.kind for finding in catalog.fsck(grace=0).findings] == [Kind.MALFORMED]
+    assert catalog.list_dropped() == []
+
+
 def test_concurrent_undrops_bring_one_table_back(local: Lake) -> None:
     catalog, other = local.connect(), local.connect()
     catalog.write("t", rows(1))
