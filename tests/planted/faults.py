@@ -159,7 +159,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "appends follow an overwrite with the columns of before": Fault(
         f"{_TESTS}appends.py::test_appends_after_an_overwrite_by_another_process_follow_it[conditional-put]",
-        {"lancekeep.application.rows.appends._Base.has_layout_of": _always},
+        {"lancekeep.application.rows.append_lines.Predecessor.has_layout_of": _always},
     ),
     "a file is moved to a base again": Fault(
         f"{_TESTS}tiering.py::test_age_chooses_the_files",
