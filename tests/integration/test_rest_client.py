@@ -297,7 +297,7 @@ def test_refused_credentials_are_an_error_of_connect() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs the URI|no root"),
+        ({}, "no catalog is named"),
         ({"uri": "ftp://x"}, "must be http"),
         ({"uri": "http://ann:secret@x"}, "holds credentials"),
         ({"uri": "http://x?q"}, "must be http"),
