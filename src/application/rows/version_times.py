@@ -135,7 +135,8 @@ def latest_at(times: Times, moment: datetime) -> int:
     numbers = range(1, times.latest + 1)
     found = bisect_right(numbers, False, key=is_later)
     following = range(found + 2, min(found + 1 + OUT_OF_ORDER, times.latest) + 1)
-    found = max((each for each in following if time(each) is not None and not is_later(each)), default=found)
+    newer = (each for each in following if time(each) is not None and not is_later(each))
+    found = max((each for each in newer if each == times.latest or is_later(each + 1)), default=found)
     if found and time(found) is not None:
         return found
     kept = times.kept(found)
