@@ -310,7 +310,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
         return chosen
 
     monkeypatch.setattr(directory_of(declaring).tables, "_free_location", slowly)
-    with pytest.raises(lancekeep.ConcurrentModification, match="another writer registered the directory"):
+    with pytest.raises(lancekeep.ConcurrentModification, match="which was chosen for t, belongs to"):
         declaring.declare_table("t")
     assert arena.tables() == {"u": [1, 2, 3]}
 

@@ -444,6 +444,6 @@ def test_a_v1_directory_has_no_views(tmp_path: Path) -> None:
         root=str(tmp_path / "lake"), manifest_enabled="false", **{"storage.fsync": "false"}
     )
     namespace.catalog.write("t", ROWS)
-    with pytest.raises(api_errors.UnsupportedOperationError, match="without properties"):
+    with pytest.raises(api_errors.UnsupportedOperationError, match="cannot store the properties"):
         create(namespace)
     assert namespace.catalog.list_tables() == ["t"]
