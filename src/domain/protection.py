@@ -24,7 +24,7 @@ def protector(view: CatalogView, object_id: ObjectId) -> ObjectId | None:
         entry = view.find(above.key)
         if entry is not None and _is_protected(entry):
             return above
-    return ObjectId() if PROTECTED in view.properties else None
+    return ObjectId() if PROTECTED in view.entered else None
 
 
 def require_unprotected(view: CatalogView, object_id: ObjectId, action: str) -> None:
