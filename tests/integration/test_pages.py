@@ -437,5 +437,5 @@ def test_settings_of_the_server_have_the_documented_defaults() -> None:
 
 def test_settings_of_connections_are_documented() -> None:
     documented = {re.findall(r"`([\w.]+)`", cells[0])[0] for cells in rows_of("configuration.md", "| property |")}
-    open_ended = {"storage.NAME", "commit_store.NAME"}
+    open_ended = {"storage.NAME", "commit_store.NAME", "manifest_store.NAME"}
     assert documented - open_ended == {*TEXTS, *BOOLEANS, "catalog"}
