@@ -59,13 +59,16 @@ class DropRecord:
         try:
             properties = entry.properties
             record = json.loads(properties.pop(_RECORD))
+            at, until = record["at"], record["until"]
+            if not (isinstance(at, int) and isinstance(until, int) and 0 <= at <= until <= _LAST):
+                raise ValueError(f"it was dropped at {at!r:.40}, to stay until {until!r:.40}")
             return DropRecord(
                 ObjectId(names[1:-1]),
                 names[-1],
                 confined(entry.location or ""),
                 properties,
-                int(record["at"]),
-                int(record["until"]),
+                at,
+                until,
                 str(record["by"]),
                 record.get("purging") is True,
             )

@@ -12,7 +12,9 @@ import pytest
 from lancekeep import Damaged, InvalidInput, Unsupported
 from lancekeep.application.partitions.arrow_json import schema_of
 from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.dropped import DropRecord
 from lancekeep.domain.idempotency import Record, decode_entry
+from lancekeep.domain.identifiers import DROPPED, ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.partitioning import PartitionSpec
 from lancekeep.domain.view import SourceVersion, ViewDefinition
@@ -32,6 +34,7 @@ def digests(content: bytes) -> object:
 
 
 TAG = {"branch": None, "version": 1, "manifestSize": 9, "createdAt": "2026-01-01T00:00:00Z"}
+DROPPED_KEY = ObjectId((DROPPED, "a", "0")).key
 UUID = "0" * 8 + "-0000-4000-8000-" + "0" * 12
 DECODERS: dict[str, tuple[Callable[[bytes], object], Any]] = {
     "tag": (lambda content: Tag.parse(content, "t"), TAG),
@@ -75,6 +78,12 @@ DECODERS: dict[str, tuple[Callable[[bytes], object], Any]] = {
     "version of a source": (
         lambda content: SourceVersion.parse(content.decode()),
         {"location": "a", "version": 1, "transaction": "1-a.txn"},
+    ),
+    "record of a dropped table": (
+        lambda content: DropRecord.from_entry(
+            ManifestEntry(DROPPED_KEY, "namespace", "a.lance", json.dumps({"lancekeep.dropped": content.decode()}))
+        ),
+        {"at": 1, "until": 2, "by": "a", "purging": True},
     ),
     "token": (
         lambda content: CommitToken.parse(content.decode()),
