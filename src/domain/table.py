@@ -324,6 +324,6 @@ def entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
     """Return the entry of a table. Raises as `find_table` does."""
     entry = None if object_id.is_root else view.find(object_id.key)
     if entry is None or entry.object_type != TABLE:
-        found = "list the tables with list_tables" if entry is None else f"the name is a {entry.object_type}"
-        raise TableNotFound(f"the table {object_id} does not exist; {found}")
+        advice = f"the name is a {entry.object_type}" if entry else "list the tables with list_tables or `lancekeep ls`"
+        raise TableNotFound(f"the table {object_id} does not exist; {advice}")
     return entry
