@@ -63,6 +63,7 @@ class Renames:
             self._removal.remove(reserved, copied=True)
             raise
         move.carry_over()
+        self._removal.clones.record_dataset(reserved.location)  # a version that was carried over may be a clone
         if not self._removal.recorded_readers(table):  # a clone of the table may have been made since the copy
             self._removal.remove(table)
         objects.delete(moving)
