@@ -172,7 +172,7 @@ def test_panic_is_an_error_of_the_interface_and_of_the_server(catalog: lancekeep
     assert catalog.list_tables() == []
 
 
-def test_panic_is_one_line_of_the_command_line() -> None:
+def test_panic_has_two_lines_at_the_command_line() -> None:
     class PanicException(BaseException):
         """What native code raises."""
 
@@ -182,4 +182,4 @@ def test_panic_is_one_line_of_the_command_line() -> None:
     result = CliRunner().invoke(command, ["fsck", "lake"], obj=SimpleNamespace(connect=connect))
     assert (result.exit_code, type(result.exception)) == (1, SystemExit), result.output
     assert result.output.startswith("Error: the table engine failed")
-    assert result.output.count("\n") == 1
+    assert result.output.count("\n") == 2
