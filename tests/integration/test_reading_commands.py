@@ -153,6 +153,7 @@ def test_rows_are_those_of_pylance(lake: str) -> None:
     assert all(each in whole for each in sampled)
     assert len({str(each) for each in sampled}) == 5
     assert data("head LAKE ml.features -n 0", lake) == []
+    assert data(f"head LAKE ml.features -n {10**20} {columns}", lake) == whole
 
 
 def test_version_tag_and_branch_choose_the_rows(lake: str) -> None:

@@ -93,6 +93,8 @@ def test_restore_goes_back_to_a_time(catalog: lancekeep.Catalog) -> None:
     assert lance.dataset(str(table_of(catalog))).to_table()["a"].to_pylist() == [0, 1]
     with pytest.raises(lancekeep.InvalidInput, match="needs a version or a timestamp"):
         catalog.versions.restore("t")
+    with pytest.raises(lancekeep.VersionNotFound, match=r"has no version 99; .*history lists"):
+        catalog.versions.restore("t", 99)
 
 
 @pytest.mark.parametrize("given", [{"version": 1}, {"tag": "v1"}])

@@ -69,8 +69,8 @@ class TableScan(Shown):
 
     def limit(self, rows: int) -> TableScan:
         """Read at most a number of rows."""
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
-            raise InvalidInput(f"limit takes a number of rows, 0 or more; got {rows!r:.100}")
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 1 << 63:
+            raise InvalidInput(f"limit takes a number of rows from 0 to 2^63 - 1; got {rows!r:.100}")
         known = self.query.limit
         return self._with(limit=rows if known is None else min(rows, known))
 
@@ -91,8 +91,8 @@ class TableScan(Shown):
             numbers = [float(number) for number in vector]
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"search takes a vector of numbers; got {vector!r:.100}") from error
-        if not numbers or isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise InvalidInput(f"search takes a vector that is not empty, and k of 1 or more; got k={k!r:.100}")
+        if not numbers or isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 1 << 63:
+            raise InvalidInput(f"search takes a vector that is not empty, and k from 1 to 2^63 - 1; got k={k!r:.100}")
         return self._with(search=VectorSearch(column, [numbers], k, metric), prefilter=True)
 
     # -- reading ------------------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class TableVersions:
             raise InvalidInput(
                 f"{object_id}: restore needs a version or a timestamp; catalog.versions.history lists the versions"
             )
+        self._writes.with_version(object_id, version, None, branch)  # its error says more than the one of the engine
 
         def act(dataset: Any) -> Any:
             return rows.restore(dataset, version, branch)

@@ -47,6 +47,10 @@ def _of_table(command: Callable[..., None]) -> Callable[..., None]:
     return on_table
 
 
+_MOST = (1 << 63) - 1
+"""The largest number that the engine takes."""
+
+
 def _number(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "-n", "--rows", "number", type=click.IntRange(0), default=10, show_default=True, help="The number of rows."
@@ -76,7 +80,7 @@ def head(dataset: Any, number: int, columns: tuple[str, ...], where: str | None,
 
     Shows rows of the table NAME in the order in which they are stored.
     """
-    _print(dataset, columns, out, filter=where, limit=number)
+    _print(dataset, columns, out, filter=where, limit=min(number, _MOST))
 
 
 @command()
