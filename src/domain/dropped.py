@@ -19,6 +19,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInpu
 from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE, ManifestEntry, encode_properties
 from lancekeep.domain.partition_rules import require_enterable
+from lancekeep.domain.partitions import without_partition
 from lancekeep.domain.protection import require_unprotected
 from lancekeep.domain.table import Table, confined, entry_of_table
 
@@ -249,8 +250,10 @@ def record_drop(view: CatalogView, table: Table, at: int, keep: int, by: str) ->
     return Put(dropped.entry(entry_of_table(view, table.id).extension))
 
 
-def undrop_table(view: CatalogView, dropped: DropRecord, target: ObjectId) -> list[Change]:
+def undrop_table(view: CatalogView, dropped: DropRecord, target: ObjectId) -> tuple[Remove, Put]:
     """Enter a dropped table again.
+
+    A partition that gets another name is a plain table from then on.
 
     Args:
         view: The catalog.
@@ -275,10 +278,11 @@ def undrop_table(view: CatalogView, dropped: DropRecord, target: ObjectId) -> li
         raise InvalidInput("the empty identifier is the root namespace; give the table a name")
     require_namespace(view, target.parent)
     require_free(view, target, TABLE)
-    if target != dropped.id:  # a partition may return to its own name
+    table = attrs.evolve(ManifestEntry.table(target, dropped.location, dropped.properties), extension=entry.extension)
+    if target != dropped.id:  # a partition may return to its own name only
         require_enterable(view, target)
-    table = ManifestEntry.table(target, dropped.location, dropped.properties)
-    return [Remove(dropped.key), Put(attrs.evolve(table, extension=entry.extension))]
+        table = without_partition(table)
+    return Remove(dropped.key), Put(table)
 
 
 def purge_table(view: CatalogView, dropped: DropRecord, *, begins: bool) -> list[Change]:

@@ -18,7 +18,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.partition_rules import DATASET
-from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG, READ_VERSION, PartitionSpec, specs_of
+from lancekeep.domain.partitioning import COLUMN, READ_BRANCH, READ_TAG, READ_VERSION, PartitionSpec, specs_of
 from lancekeep.domain.table import Table
 
 NAME_LENGTH = 16
@@ -279,6 +279,16 @@ def _new_partition(
 def _columns(spec: PartitionSpec, values: Values) -> dict[str, Any]:
     pairs = zip(spec.fields, values, strict=False)  # upper levels have the values of the first fields only
     return {field.column: value for field, value in pairs if value is not None}
+
+
+def without_partition(entry: ManifestEntry) -> ManifestEntry:
+    """Return the entry of a former partition: readers use its latest version."""
+    extension = {
+        name: value
+        for name, value in entry.extension.items()
+        if name not in (READ_VERSION, READ_BRANCH, READ_TAG) and not name.startswith(COLUMN)
+    }
+    return attrs.evolve(entry.with_properties(dict.fromkeys(PUBLISHED)), extension=extension)
 
 
 def pinned(entry: ManifestEntry, version: int) -> ManifestEntry:

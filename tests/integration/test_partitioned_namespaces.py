@@ -527,6 +527,40 @@ def test_change_by_name_that_loses_to_a_write_is_an_error(open_catalog: Open) ->
     assert ids(open_catalog().partitions.open()) == [2, 3]
 
 
+def test_change_by_name_that_adds_rows_is_not_published(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    table = partition.table.id
+
+    def add(dataset: lance.LanceDataset) -> lance.LanceDataset:
+        dataset.insert(rows(9, country="US").cast(dataset.schema), mode="append")
+        return dataset
+
+    with pytest.raises(ConcurrentModification, match="rows that the partitioned namespace did not write"):
+        catalog.commit_change(table, add)
+    assert ids(namespace) == [1]
+    namespace.write(rows(2))
+    assert ids(open_catalog().partitions.open()) == [1, 2]
+
+
+def test_dropped_partition_returns_as_a_plain_table_under_another_name(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    [partition] = namespace.write(rows(1))
+    catalog.drop_table(partition.table.id, keep=3600)
+    catalog.undrop(partition.table.id)
+    assert ids(namespace) == [1]
+    catalog.drop_table(partition.table.id, keep=3600)
+    namespace.write(rows(2))
+    assert catalog.undrop(partition.table.id, "old").properties == {}
+    catalog.write("old", rows(3).cast(namespace.schema), "append")
+    assert sorted(catalog.open("old").to_table()["id"].to_pylist()) == [1, 3]
+    assert ids(open_catalog().partitions.open()) == [2]
+    [entry] = lance.dataset(f"{catalog.root_uri}/__manifest").to_table(filter="object_id = 'old'").to_pylist()
+    assert not any(value for name, value in entry.items() if name.startswith(("read_", "partition_field_")))
+
+
 def test_catalog_with_a_table_of_the_name_of_all_partitions_is_not_partitioned(open_managed: Open) -> None:
     catalog = open_managed()
     catalog.write("dataset", ROWS)

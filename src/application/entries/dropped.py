@@ -111,8 +111,8 @@ class DroppedTables:
         which = _since_epoch(drop) if isinstance(drop, datetime) else drop
 
         def decide(view: CatalogView) -> tuple[list[Change], Table]:
-            dropped = find_dropped(view, object_id, which)
-            return undrop_table(view, dropped, target), Table(target, dropped.location, dropped.properties)
+            record, entered = undrop_table(view, find_dropped(view, object_id, which), target)
+            return [record, entered], Table.from_entry(entered.entry)
 
         return self._ledger.apply(decide)
 
