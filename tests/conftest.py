@@ -121,6 +121,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", f"{tests.parent}{os.pathsep}{tests}")  # an editable install hides pyspark_lancekeep
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("MALLOC_ARENA_MAX", "2")  # as the documentation advises; else freed memory stays in each arena
         scratch = tmp_path_factory.mktemp("spark")
         session = (
             SparkSession.builder.master("local[2,2]")
