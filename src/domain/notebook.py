@@ -50,11 +50,14 @@ def _items(items: Iterable[str], count: int) -> str:
 def _text(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     cut = text[:MOST_CHARACTERS] + "…" if len(text) > MOST_CHARACTERS else text
-    return f"<bdi>{escape(''.join(map(_visible, cut)))}</bdi>"
+    return f"<bdi>{escape(''.join(map(visible, cut)))}</bdi>"
 
 
-def _visible(character: str) -> str:
-    """Return a character, or its escape if it is a control, a format character or a surrogate."""
+def visible(character: str) -> str:
+    """Return a character, or its escape sequence if it is invisible.
+
+    Controls, format characters and surrogates are invisible.
+    """
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
         return character.encode("unicode_escape", "surrogatepass").decode()
     return character

@@ -1,0 +1,1 @@
+"""The web page of a catalog: HTML that the server renders, read-only."""

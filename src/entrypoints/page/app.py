@@ -1,0 +1,131 @@
+"""The web page of a catalog as an ASGI application.
+
+Handlers are blocking functions. They run in threads, with the catalog as the signed-in principal may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import parse_qsl, unquote
+
+import attrs
+from jinja2 import Environment
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from lancekeep.adapters.lance.panics import is_panic
+from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.page.assets import Assets
+from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
+from lancekeep.entrypoints.page.environment import environment
+from lancekeep.entrypoints.page.request import PageRequest
+from lancekeep.entrypoints.page.responses import error_page, protected
+from lancekeep.entrypoints.page.views import catalog as catalog_view
+from lancekeep.entrypoints.rest.errors import HttpError, Problem
+from lancekeep.entrypoints.rest.threads import Threads
+from lancekeep.ports.authorization import Authorizer
+
+Handler = Callable[[PageRequest], Response]
+
+VIEWS: Sequence[tuple[str, Handler]] = (*catalog_view.ROUTES,)
+"""The path and the handler of every page. ``{id}`` stands for one segment of the path."""
+
+SEGMENTS = frozenset({"", "assets", "sign-in", "sign-out", *(path.split("/")[1] for path, _ in VIEWS)})
+"""The first segments of the paths of the page; all other paths belong to the API."""
+
+THREADS = 16
+"""How many pages are made at the same time."""
+
+
+@attrs.frozen
+class Page:
+    """The ASGI application of all views.
+
+    Attributes:
+        catalog: The catalog.
+        authorizer: Decides what principals may read; None if every principal may read everything.
+    """
+
+    catalog: Catalog
+    authorizer: Authorizer | None = None
+    _assets: Assets = attrs.field(factory=Assets)
+    _templates: Environment = attrs.field(init=False)
+    _threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_templates", environment(self._assets.urls))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await WebSocketClose()(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        response = self._assets.response(scope["path"]) or await self._answer(scope, state)
+        await protected(response)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, state: dict[str, Any]) -> Response:
+        try:
+            path, handler, parameters = _found(scope)
+            state["operation"] = f"page {path}"
+            request = self._request(scope, state, parameters)
+            access = Access(state.get("principal"), self.authorizer)
+
+            def act() -> Response:
+                with access.base_paths():
+                    return handler(request)
+
+            return await self._threads.run(act)
+        except BaseException as error:  # a panic of native code is no Exception
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            problem = Problem.of(error)
+            state["error"], state["problem"] = error, problem
+            return error_page(self._templates, problem, self._shown(state), state.get("request_id", ""))
+
+    def _request(self, scope: Scope, state: Mapping[str, Any], parameters: Mapping[str, str]) -> PageRequest:
+        access = Access(state.get("principal"), self.authorizer)
+        try:
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), errors="strict"))
+        except ValueError:
+            raise HttpError(400, "The query of the URL is not percent-encoded UTF-8.") from None
+        return PageRequest(
+            catalog=cast(Catalog, AuthorizedCatalog(self.catalog, access)),
+            listing=Listing(self.catalog, access),
+            path=scope["raw_path"].decode("latin-1"),
+            path_params=parameters,
+            query=query,
+            templates=self._templates,
+            shown=self._shown(state),
+        )
+
+    def _shown(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values that the frame of every page shows."""
+        principal = state.get("principal")
+        return {"root": self.catalog.root_uri, "signed_in": "" if principal is None else principal.name}
+
+
+def _found(scope: Scope) -> tuple[str, Handler, Mapping[str, str]]:
+    """Return the view of a path, and the decoded parameters in the path.
+
+    A path is split before it is decoded, so a name may contain an encoded slash.
+    """
+    if scope["method"] not in ("GET", "HEAD"):
+        raise HttpError(405, "A page has the methods GET and HEAD.", headers={"allow": "GET, HEAD"})
+    segments = scope["raw_path"].decode("latin-1").split("/")
+    for path, handler in VIEWS:
+        pattern = path.split("/")
+        if len(pattern) == len(segments) and all(
+            wanted == given or (wanted[:1] == "{" and given) for wanted, given in zip(pattern, segments, strict=True)
+        ):
+            try:
+                named = {
+                    wanted.strip("{}"): unquote(given, errors="strict")
+                    for wanted, given in zip(pattern, segments, strict=True)
+                    if wanted[:1] == "{"
+                }
+            except UnicodeDecodeError:
+                raise HttpError(400, "The path is not percent-encoded UTF-8.") from None
+            return path, handler, named
+    raise HttpError(404, "There is no page at this address. Start from the catalog.")

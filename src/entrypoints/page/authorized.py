@@ -1,0 +1,217 @@
+"""The catalog as a principal may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import attrs
+
+from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.application.entries.base_paths import restricted
+from lancekeep.application.entries.dropped import DroppedTable
+from lancekeep.domain.authorization import Action, Decision, Principal
+from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
+from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE
+from lancekeep.domain.namespace import Namespace
+from lancekeep.ports.authorization import Authorizer
+
+OF_TABLE: Mapping[str, frozenset[str]] = {
+    "": frozenset({"describe_table", "diff", "find_table", "inspect", "open", "scan"}),
+    "branches": frozenset({"list"}),
+    "data": frozenset({"count", "explain", "query", "stats"}),
+    "structure": frozenset({"expression", "index_statistics", "indexes"}),
+    "tags": frozenset({"get", "list"}),
+    "versions": frozenset({"at", "describe", "history"}),
+    "views": frozenset({"definition"}),
+}
+"""The methods of `Catalog` and of its services that read the table of their first argument."""
+
+CHUNK = 1000
+"""How many names of a listing are read at a time."""
+
+
+@attrs.frozen
+class Access:
+    """What one principal may read.
+
+    Attributes:
+        principal: The principal; None without authentication.
+        authorizer: Decides; None if every principal may read everything.
+    """
+
+    principal: Principal | None = None
+    authorizer: Authorizer | None = None
+
+    def may_read(self, object_id: ObjectId) -> bool:
+        """Return whether the principal may read an object."""
+        if self.authorizer is None:
+            return True
+        if self.principal is None:
+            return False
+        return self.authorizer.decide(self.principal, Action.READ, object_id) is Decision.ALLOWED
+
+    def sees(self, object_id: ObjectId) -> bool:
+        """Return whether a listing shows an object to the principal."""
+        if self.authorizer is None:
+            return True
+        return self.principal is not None and self.authorizer.sees(self.principal, object_id)
+
+    def base_paths(self) -> AbstractContextManager[None]:
+        """Refuse base paths that lead elsewhere than into readable tables."""
+        return nullcontext() if self.authorizer is None else restricted(self._may_lead)
+
+    def _may_lead(self, _: ObjectId | None, source: ObjectId | None) -> bool:
+        if source is not None:
+            return self.may_read(source)
+        if self.authorizer is None or self.principal is None:
+            return self.authorizer is None
+        return self.authorizer.decide(self.principal, Action.ADMIN, ObjectId()) is Decision.ALLOWED
+
+
+class Listing:
+    """The names of a catalog that a principal sees, in pages."""
+
+    def __init__(self, catalog: Catalog, access: Access) -> None:
+        self._services = services_of(catalog)
+        self._access = access
+
+    def namespaces(self, parent: ObjectId, after: str | None, limit: int) -> tuple[list[str], str | None]:
+        """Return child namespaces after a name, and the last if there are more.
+
+        Raises:
+            NamespaceNotFound: The namespace does not exist, or the principal does not see it.
+        """
+        return self._page(partial(self._services.namespaces.page, parent, NAMESPACE), parent, after, limit)
+
+    def tables(self, parent: ObjectId, after: str | None, limit: int) -> tuple[list[str], str | None]:
+        """Return names of tables as `namespaces` does."""
+        page = partial(self._services.tables.page, parent, include_declared=True)
+        return self._page(page, parent, after, limit)
+
+    def _page(
+        self, page: Callable[..., tuple[list[str], str | None]], parent: ObjectId, after: str | None, limit: int
+    ) -> tuple[list[str], str | None]:
+        if not self._access.sees(parent):
+            raise _absent_namespace(parent)
+        try:
+            if self._access.may_read(parent):
+                return page(after=after, limit=limit)
+            found: list[str] = []
+            more = True
+            while more and len(found) <= limit:  # so that no page reveals a hidden name by its length
+                names, after = page(after=after, limit=CHUNK)
+                found += (name for name in names if self._access.sees(ObjectId((*parent.names, name))))
+                more = after is not None
+            return found[:limit], found[limit - 1] if len(found) > limit else None
+        except NamespaceNotFound:
+            raise _absent_namespace(parent) from None
+
+    def all_tables(self) -> Iterator[ObjectId]:
+        """Yield each table that the principal sees, in the byte order of keys."""
+        return filter(self._access.sees, self._services.tables.all(None, include_declared=True))
+
+
+class AuthorizedCatalog:
+    """The operations of a `Catalog` that read, as far as a principal may use them.
+
+    An operation that this class does not name is refused, so a view can change nothing. An object that the principal
+    may not read looks absent, with the same error.
+    """
+
+    def __init__(self, catalog: Catalog, access: Access) -> None:
+        self._catalog = catalog
+        self._access = access
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OF_TABLE[""]:
+            return self._guarded(getattr(self._catalog, name))
+        if name in OF_TABLE:
+            return _Service(name, partial(self._method, getattr(self._catalog, name), name))
+        raise Unsupported(f"the page does not use Catalog.{name}: it has only operations that read")
+
+    @property
+    def root_uri(self) -> str:
+        """The root of the catalog."""
+        return self._catalog.root_uri
+
+    def table_exists(self, identifier: Identifier) -> bool:
+        object_id = ObjectId.of(identifier)
+        return self._access.may_read(object_id) and self._catalog.table_exists(object_id)
+
+    def describe_namespace(self, identifier: Identifier) -> Namespace:
+        object_id = ObjectId.of(identifier)
+        if not self._access.may_read(object_id):
+            raise _absent_namespace(object_id)
+        try:
+            return self._catalog.describe_namespace(object_id)
+        except NamespaceNotFound:
+            raise _absent_namespace(object_id) from None
+
+    def list_namespaces(self, identifier: Identifier = "") -> list[str]:
+        parent = ObjectId.of(identifier)
+        return [name for name in self._catalog.list_namespaces(parent) if self._sees(parent, name)]
+
+    def list_tables(self, identifier: Identifier = "", *, include_declared: bool = True) -> list[str]:
+        parent = ObjectId.of(identifier)
+        names = self._catalog.list_tables(parent, include_declared=include_declared)
+        return [name for name in names if self._sees(parent, name)]
+
+    def list_all_tables(self, after: str | None = None, *, include_declared: bool = True) -> Iterator[ObjectId]:
+        return filter(self._access.sees, self._catalog.list_all_tables(after, include_declared=include_declared))
+
+    def list_dropped(self, identifier: Identifier = "") -> list[DroppedTable]:
+        return [each for each in self._catalog.list_dropped(identifier) if self._access.may_read(each.id)]
+
+    def clones_of(self, identifier: Identifier) -> list[str]:
+        """Return the clones that the principal may read.
+
+        A clone outside of the catalog appears as its location, for principals that may read the whole catalog.
+        """
+        clones: list[str] = self._guarded(self._catalog.clones_of)(identifier)
+        if self._access.may_read(ObjectId()):
+            return clones
+        readable = {str(table) for table in self.list_all_tables() if self._access.may_read(table)}
+        return [clone for clone in clones if clone in readable]
+
+    def _sees(self, parent: ObjectId, name: str) -> bool:
+        return self._access.sees(ObjectId((*parent.names, name)))
+
+    def _method(self, service: object, of: str, name: str) -> Callable[..., Any]:
+        if name not in OF_TABLE[of]:
+            raise Unsupported(f"the page does not use Catalog.{of}.{name}: it has only operations that read")
+        return self._guarded(getattr(service, name))
+
+    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of the table of its first argument, for readable tables alone."""
+
+        def guarded(identifier: Identifier, *arguments: Any, **options: Any) -> Any:
+            object_id = ObjectId.of(identifier)
+            if not self._access.may_read(object_id):
+                raise _absent_table(object_id)
+            try:
+                return method(object_id, *arguments, **options)
+            except TableNotFound:
+                raise _absent_table(object_id) from None
+
+        return guarded
+
+
+@attrs.frozen
+class _Service:
+    _name: str
+    _method: Callable[[str], Callable[..., Any]]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self._method(name)
+
+
+def _absent_table(object_id: ObjectId) -> TableNotFound:
+    return TableNotFound(f"the table {object_id} does not exist")
+
+
+def _absent_namespace(object_id: ObjectId) -> NamespaceNotFound:
+    return NamespaceNotFound(f"the namespace {object_id} does not exist")

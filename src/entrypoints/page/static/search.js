@@ -1,0 +1,28 @@
+// Searches while you type. Without this script, the form loads the page of results.
+(() => {
+  const input = document.querySelector("#q");
+  const content = document.querySelector("#content");
+  if (!input || !content || !window.fetch) return;
+  const original = [...content.childNodes];
+  let latest = 0;
+  let waiting;
+  const show = async (text) => {
+    const number = ++latest;
+    if (!text.trim()) {
+      content.replaceChildren(...original);
+      return;
+    }
+    const response = await fetch(`/search?${new URLSearchParams({ q: text, part: "results" })}`);
+    if (number !== latest) return; // a later answer replaces this one
+    if (response.redirected) {
+      location.assign("/search?" + new URLSearchParams({ q: text })); // to the sign-in
+      return;
+    }
+    const found = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (number === latest) content.replaceChildren(...found.body.childNodes);
+  };
+  input.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => show(input.value).catch(() => {}), 80);
+  });
+})();
