@@ -400,7 +400,7 @@ def test_transactions(home: Path) -> None:
 
 
 def test_undrop(home: Path) -> None:
-    assert Reader().read(page("undrop.md")) == 6
+    assert Reader().read(page("undrop.md")) == 10
 
 
 # -- tables of settings --------------------------------------------------------------------------------------------

@@ -10,15 +10,19 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from deployments import bucket, s3_options
 
 import lancekeep
 from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.entrypoints.cli import setup
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "commands"
 LONG = "a_table_with_a_name_that_is_longer_than_what_a_narrow_terminal_shows_on_one_line"
@@ -40,6 +44,10 @@ SHOWN = {
     "history": "history LAKE ml.features",
     "show": "show LAKE ml.features 3",
     "diff": "diff LAKE ml.features first",
+    "diff-rows": "diff LAKE ml.features 1 2 --key id --column id --column text --column embedding",
+    "ls-dropped": "ls LAKE --dropped",
+    "config-show": "config show",
+    "doctor": "doctor LAKE",
     "tag": "tag LAKE ml.features",
     "branch": "branch LAKE ml.features",
     "log": "log LAKE ml.features",
@@ -84,8 +92,23 @@ def lake() -> Iterator[str]:
             "ml.features", lambda dataset: lance.write_dataset(rows(10, 12), dataset, mode="append"), branch="trial"
         )
         catalog.structure.create_index("ml.features", lancekeep.NewIndex("id", "BTREE"))
+        catalog.write("ml.old", pa.table({"id": [1]}))
+        catalog.drop_table("ml.old", keep=timedelta(days=7))
+    Path(place, "lancekeep.toml").write_text(
+        f'root = "{place}/lake"\ncommitter = "ada@lab"\n[catalogs.prod]\nroot = "s3://user:secret@bucket/lake"\n'
+    )
     yield f"{place}/lake"
     shutil.rmtree(place)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, lake: str) -> None:
+    """A machine whose versions and settings do not depend on the real one."""
+    monkeypatch.setattr("platform.python_version", lambda: "3.11.9")
+    monkeypatch.setattr(setup, "version", lambda _: "1.2.3")
+    monkeypatch.setattr(setup, "find_spec", lambda name: None if name == "redis" else name)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setenv("LANCEKEEP_CONFIG", f"{Path(lake).parent}/lancekeep.toml")
 
 
 def invoke(line: str, lake: str, width: int | None = None) -> Result:
@@ -102,13 +125,16 @@ def data(line: str, lake: str) -> list[dict[str, object]]:
 
 def normal(text: str, lake: str) -> str:
     """Replace what differs between runs by texts of the same length."""
-    text = text.replace(
-        os.path.dirname(lake), "/srv/lakes/abc"[: len(os.path.dirname(lake))].ljust(len(os.path.dirname(lake)), "x")
-    )
+    place = os.path.dirname(lake)
+    shown = "/srv/lakes/abc".ljust(len(place), "x")
+    broken = re.compile(r"(\n +)?".join(map(re.escape, place)))  # a line may break inside of the path
+    text = broken.sub(lambda found: "".join(map("".join, zip_longest(shown, found.groups(""), fillvalue=""))), text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "2026-01-02 03:04:05", text)
+    text = re.sub(r"[0-9a-f]{16}-[0-9a-f]{4}(\s*)[0-9a-f]{4}", r"0123456789abcdef-0123\g<1>4567", text)
     return re.sub(r"[0-9a-f]{8}(?=_ml\$)", "01234567", text)
 
 
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("name", SHOWN)
 def test_output_is_that_of_the_golden_file(name: str, lake: str) -> None:
     parts = []
@@ -274,3 +300,35 @@ def test_tags_and_branches_are_created_moved_and_deleted(tmp_path: Path) -> None
         assert list(catalog.branches.list("t")) == ["trial"]
         assert invoke("branch LAKE t trial -d --yes", root).exit_code == 0
         assert list(catalog.branches.list("t")) == []
+
+
+# -- this machine --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead", "result", "failed"),
+    [
+        (0, "agrees with the storage", False),
+        (0.9, "agrees with the storage", False),  # the storage states whole seconds
+        (20, "19 s ahead of the storage", False),
+        (-20, "20 s behind the storage", False),
+        (90, "89 s ahead of the storage", True),
+        (-3600, "3600 s behind the storage", True),
+    ],
+)
+def test_skew_of_the_clock_is_judged(ahead: float, result: str, failed: bool) -> None:
+    answered = datetime(2026, 1, 1, tzinfo=UTC)
+    now = answered + timedelta(seconds=ahead)
+    found = setup.clock_check(now, answered, now)
+    assert (found.result, found.failed, bool(found.advice)) == (result, failed, failed)
+
+
+def test_clock_is_compared_with_replies_of_s3(moto_endpoint: str) -> None:
+    options = s3_options(moto_endpoint)
+    with lancekeep.connect(f"s3://{bucket(moto_endpoint)}/lake", storage_options=options) as catalog:
+        catalog.create_namespace("ml")
+        root = catalog.root_uri
+    given = [part for name, value in options.items() for part in ("--storage-option", f"{name}={value}")]
+    done = CliRunner().invoke(command, ["doctor", root, *given, "-o", "jsonl"], obj=lancekeep)
+    found = {row["check"]: row["result"] for row in map(json.loads, done.stdout.splitlines())}
+    assert (found["catalog"], found["clock"]) == (f"{root} opens", "agrees with the storage"), done.output

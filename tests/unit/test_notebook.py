@@ -15,6 +15,7 @@ import lancekeep
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.notebook import html_table
 
+_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 ALLOWED = {"table", "caption", "tr", "th", "td", "bdi", "br"}
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -57,8 +58,9 @@ def read(html: str) -> Reader:
 def test_hostile_names_and_properties_are_escaped(text: str) -> None:
     for table in (
         lancekeep.Table(ObjectId((text,)), text, {text: text}),
-        lancekeep.HistoryEntry(1, datetime(2026, 1, 1, tzinfo=UTC), text, 1, text),
+        lancekeep.HistoryEntry(1, _TIME, text, 1, text),
         lancekeep.Namespace(ObjectId((text, text)), {text: text}),
+        lancekeep.DroppedTable(ObjectId((text,)), text, text, {text: text}, _TIME, _TIME, text, is_purging=False),
     ):
         reader = read(table._repr_html_())
         assert reader.tags.count("table") == 1

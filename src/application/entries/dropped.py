@@ -26,6 +26,7 @@ from lancekeep.domain.dropped import (
 )
 from lancekeep.domain.errors import InvalidInput, Refused, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import Table, find_table, v1_table
 from lancekeep.ports.object_store import StorageTime
 
@@ -36,7 +37,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen
-class DroppedTable:
+class DroppedTable(Shown):
     """A dropped table that can be brought back.
 
     Attributes:

@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +17,8 @@ import attrs
 import click
 from click.shell_completion import get_completion_class
 
+from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.config import COMMIT_STORE, REST, STORAGE, ConnectionConfig, named_catalogs, public_url
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.entrypoints.cli.command import Command, command
@@ -22,6 +26,7 @@ from lancekeep.entrypoints.cli.commands import WRONG, one_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import Column, Output, output
 from lancekeep.entrypoints.cli.upkeep import mode
+from lancekeep.ports.object_store import StorageTime
 
 _DRIVERS = {
     "s3": "boto3",
@@ -31,6 +36,8 @@ _DRIVERS = {
     "tracing": "opentelemetry.sdk",
 }
 """A module of each extra."""
+_SKEW = 60
+"""The seconds by which the clocks of this machine and the storage may differ."""
 
 
 @click.group()
@@ -84,10 +91,11 @@ class _Check:
 def doctor(context: click.Context, chosen: Stores, mode: str | None, out: Output) -> None:
     """Check the versions, extras and stores of this machine.
 
-    Opens CATALOG, and changes nothing. Exit code 1: a check failed.
+    Opens CATALOG, compares the clock of this machine with the times in the storage's replies, and changes nothing. Exit
+    code 1: a check failed.
     """
     functions: PublicFunctions = context.obj
-    checks = [*_versions(), *_extras(), _java(), _catalog(functions, chosen, mode)]
+    checks = [*_versions(), *_extras(), _java(), *_catalog(functions, chosen, mode)]
     rows = [{"check": each.check, "result": each.result, "advice": each.advice} for each in checks]
     out.rows((Column("check"), Column("result"), Column("advice")), rows)
     if any(each.failed for each in checks):
@@ -127,12 +135,43 @@ def _java() -> _Check:
     return _Check("java", found[1])
 
 
-def _catalog(functions: PublicFunctions, chosen: Stores, mode: str | None) -> _Check:
+def _catalog(functions: PublicFunctions, chosen: Stores, mode: str | None) -> Iterator[_Check]:
     try:
         with chosen.catalog(functions, mode=mode) as catalog:
-            return _Check("catalog", f"{catalog.root_uri} opens")
+            yield _Check("catalog", f"{catalog.root_uri} opens")
+            yield _clock(catalog)
     except LancekeepError as error:
-        return _Check("catalog", f"{public_url(chosen.root)} does not open", one_line(str(error)), failed=True)
+        yield _Check("catalog", f"{public_url(chosen.root)} does not open", one_line(str(error)), failed=True)
+
+
+def _clock(catalog: Catalog) -> _Check:
+    """Compare the clock of this machine with the times in the storage's replies to a listing, which writes nothing."""
+    before = datetime.now(UTC)
+    with suppress(NoDirectory), StorageTime() as answered:
+        parts = directory_of(catalog)
+        next(parts.commits.objects.list(parts.places.prefix), None)
+    after = datetime.now(UTC)
+    if answered.last is None:
+        return _Check("clock", "not compared", "The storage states no time in its replies.")
+    return clock_check(before, answered.last, after)
+
+
+def clock_check(before: datetime, answered: datetime, after: datetime) -> _Check:
+    """Judge the time in a reply by the times of this machine before the request and after the reply.
+
+    A reply states whole seconds.
+    """
+    ahead = max((before - answered - timedelta(seconds=1)).total_seconds(), 0.0)
+    behind = max((answered - after).total_seconds(), 0.0)
+    skew = max(ahead, behind)
+    if skew == 0:
+        return _Check("clock", "agrees with the storage")
+    found = f"{skew:.0f} s {'ahead of' if ahead else 'behind'} the storage"
+    if skew < _SKEW:
+        return _Check("clock", found)
+    return _Check(
+        "clock", found, "Synchronize the clock: S3 refuses requests, and times of versions mislead.", failed=True
+    )
 
 
 @command()
