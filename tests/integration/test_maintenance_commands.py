@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -197,3 +199,47 @@ def test_repair_accepts_a_loss_only_if_requested(lake: Lake) -> None:
     assert lance.dataset(f"{lake.root}/t.lance").to_table() == ROWS
     assert lake.connect().describe_table("t").version == 2
     assert lake.run("fsck", "--deep").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "column", "expected"),
+    [
+        ("fsck", 1, "kind", ["unrecorded version"]),
+        ("repair --table t", 1, "kind", ["unrecorded version"]),
+        ("cleanup --older-than 0s", 0, "kept", [1]),
+        ("verify", 0, "object", []),
+        ("optimize", 0, "optimized", ["LAKE"]),
+        ("drop t", 0, "applied", [False]),
+    ],
+)
+def test_reports_have_every_form(lake: Lake, line: str, code: int, column: str, expected: list[object]) -> None:
+    with lake.connect() as catalog:
+        root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+        directory_of(catalog).commits.rows.delete(root.base_uri, [2])
+    name, *options = line.split()
+
+    def told(form: str) -> Result:
+        done = lake.run(name, *options, "-o", form)
+        assert (done.exit_code, done.stderr) == (code, ""), done.output
+        return done
+
+    rows = [json.loads(each) for each in told("jsonl").stdout.splitlines()]
+    assert [row[column] for row in rows] == [lake.root if each == "LAKE" else each for each in expected]
+    header, *read = csv.reader(io.StringIO(told("csv").stdout))
+    assert column in header
+    assert len(read) == len(rows)
+    assert not rows or set(header) == set(rows[0])
+    streamed = pa.ipc.open_stream(told("arrow").stdout_bytes).read_all()
+    assert streamed.schema.names == header
+    kinds = {str: str, int: int}
+    assert [kinds.get(type(each), str)(each) for each in streamed[column].to_pylist()] == [
+        row[column]
+        if isinstance(row[column], str | int) and not isinstance(row[column], bool)
+        else json.dumps(row[column])
+        for row in rows
+    ]
+
+
+def test_two_forms_are_refused(lake: Lake) -> None:
+    assert lake.run("fsck", "--json", "-o", "csv").exit_code == 2
+    assert lake.run("fsck", "--json", "-o", "json").exit_code == 0

@@ -6,8 +6,9 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line
+from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -31,7 +32,7 @@ def adopt_identity(
         root = catalog.root_uri
         identity = catalog.adopt_identity(original=original) if assume_yes else catalog.identity()
     if as_json:
-        print_json({"identity": identity and attrs.asdict(identity), "root": root, "dry_run": not assume_yes})
+        print_report({"identity": identity and attrs.asdict(identity), "root": root, "dry_run": not assume_yes})
         return
     print_line("The catalog has no identity yet." if identity is None else f"id {identity.id}, used at {identity.root}")
     if not assume_yes:

@@ -7,11 +7,12 @@ from itertools import groupby
 import attrs
 import click
 
-from lancekeep.application.certification import Certificate
+from lancekeep.application.certification import Certificate, Check
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.console import print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 
 
 @command()
@@ -28,7 +29,7 @@ def certify(context: click.Context, chosen: Stores, as_json: bool) -> None:
     with progress("certify") as report_progress:
         certificate = functions.certify(**chosen.of_versions, progress=report_progress)
     if as_json:
-        print_json(_document(certificate))
+        print_report(_document(certificate), "checks", Check)
     else:
         _print(certificate)
     if not certificate.safe:

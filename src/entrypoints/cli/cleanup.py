@@ -10,8 +10,9 @@ import click
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, TableCleanup
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.console import print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
@@ -55,7 +56,7 @@ def cleanup(
             older_than, keep=keep, grace=grace, tables=tables or None, dry_run=not assume_yes, progress=report_progress
         )
     if as_json:
-        print_json(attrs.asdict(report))
+        print_report(attrs.asdict(report), "tables", TableCleanup)
     else:
         _print(report)
     if report.skipped:

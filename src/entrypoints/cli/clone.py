@@ -6,8 +6,9 @@ import click
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line
+from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -40,7 +41,7 @@ def clone(
         table = catalog.clone(source, target, number, deep=deep)
         described = catalog.describe_table(target)
     if as_json:
-        print_json({"table": str(table.id), "location": table.location, "version": described.version, "deep": deep})
+        print_report({"table": str(table.id), "location": table.location, "version": described.version, "deep": deep})
     else:
         print_line(f"Cloned {source} to {target}, version {described.version}")
 
@@ -61,7 +62,7 @@ def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: st
         sources = _older_sources(catalog, table)
     version = None if committed is None else committed.version
     if as_json:
-        print_json({"table": table, "version": version})
+        print_report({"table": table, "version": version})
     elif version is None:
         print_line(f"{table} reads no files of other tables")
     else:

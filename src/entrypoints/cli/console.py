@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
 
 import click
 from rich.console import Console
@@ -100,8 +98,3 @@ def _is_quiet() -> bool:
 def print_line(text: str) -> None:
     """Print a line to stdout."""
     click.echo(text)
-
-
-def print_json(value: Any) -> None:
-    """Print one JSON document to stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

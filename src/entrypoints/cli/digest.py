@@ -6,8 +6,9 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line, progress
+from lancekeep.entrypoints.cli.console import print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -34,6 +35,6 @@ def digest(
     with chosen.catalog(functions, mode=mode) as catalog, progress("digest") as report_progress:
         report = functions.digest(catalog, tables or None, threads=threads, progress=report_progress)
     if as_json:
-        print_json(attrs.asdict(report))
+        print_report(attrs.asdict(report))
     else:
         print_line(str(report))

@@ -12,8 +12,9 @@ from lancekeep.domain.dropped import kept_for
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import agreed, print_json, print_line
+from lancekeep.entrypoints.cli.console import agreed, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
@@ -55,7 +56,7 @@ def drop(
         if assume_yes:
             catalog.drop_table(table, force=force, keep=keep)
     if as_json:
-        print_json(document)
+        print_report(document)
     else:
         done = "Dropped" if assume_yes else "Would drop"
         if kept:
@@ -95,7 +96,7 @@ def deregister(
         if assume_yes:
             catalog.deregister_table(table)
     if as_json:
-        print_json(document)
+        print_report(document)
         return
     print_line(
         f"{'Deregistered' if assume_yes else 'Would deregister'} {table}; its files stay at {document['location']}"

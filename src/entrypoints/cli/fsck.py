@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
+from lancekeep.application.upkeep.fsck import Finding
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, progress
+from lancekeep.entrypoints.cli.console import progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
 
@@ -30,7 +32,7 @@ def fsck(
     with chosen.catalog(functions, mode=mode) as catalog, progress("fsck") as report_progress:
         report = catalog.fsck(tables=tables or None, progress=report_progress, **looked)
     if as_json:
-        print_json(findings_document(report))
+        print_report(findings_document(report), "findings", Finding)
     else:
         print_findings(report)
     if report.findings:

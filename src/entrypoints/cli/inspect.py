@@ -13,8 +13,8 @@ from rich.tree import Tree
 
 from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.entrypoints.cli.version_picture import MOST_FRAGMENTS, MOST_VERSIONS, picture
 
@@ -72,7 +72,7 @@ def inspect(
             return
         found = catalog.inspect(table, number, file=file, fragment=fragment, most_fragments=most)
     if as_json:
-        print_json(found)
+        print_report(found)
     else:
         title = f"{table}: {found.pop('kind')} {found.pop('file', '')}"
         Console(width=_WIDTH).print(_grown(Tree(Text(title, "bold")), found))

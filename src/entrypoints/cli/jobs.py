@@ -12,8 +12,9 @@ import attrs
 import click
 
 from lancekeep.application.catalog import Catalog, directory_of
-from lancekeep.entrypoints.cli.console import print_json, print_table, progress
+from lancekeep.entrypoints.cli.console import print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 P = ParamSpec("P")
@@ -115,7 +116,7 @@ def tables_of(catalog: Catalog, names: Iterable[str]) -> list[str]:
 def print_summaries(summaries: list[Any], as_json: bool) -> None:
     """Print the summaries of jobs as a table or as one JSON document."""
     if as_json:
-        print_json([attrs.asdict(summary) for summary in summaries])
+        print_report([attrs.asdict(summary) for summary in summaries])
         return
     rows = [
         (

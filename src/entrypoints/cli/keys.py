@@ -11,8 +11,9 @@ import click
 
 from lancekeep.adapters.authentication.api_keys import ApiKey, KeyFile
 from lancekeep.entrypoints.cli.command import Command
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
+from lancekeep.entrypoints.cli.console import print_line, print_table
 from lancekeep.entrypoints.cli.options import as_json
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import span
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def create(name: str, groups: tuple[str, ...], expires: timedelta | None, file: 
     now = datetime.now(UTC)
     key, whole = KeyFile(file).create(name, groups, None if expires is None else now + expires, now)
     if as_json:
-        print_json({**_document(key), "key": whole})
+        print_report({**_document(key), "key": whole})
     else:
         print_line(whole)
         click.echo(f"Key {key.id} of {key.principal.name}. It is not shown again; store it now.", err=True)
@@ -60,7 +61,7 @@ def list_keys(file: Path, as_json: bool) -> None:
     """List the keys, without their secrets."""
     found = [_document(key) for key in KeyFile(file).keys().values()]
     if as_json:
-        print_json(found)
+        print_report(found)
         return
     columns = ("id", "principal", "groups", "created", "expires")
     print_table("Keys", columns, [tuple(_cell(each[column]) for column in columns) for each in found])
@@ -74,7 +75,7 @@ def revoke(key_id: str, file: Path, as_json: bool) -> None:
     """Revoke the key ID at once."""
     key = KeyFile(file).revoke(key_id)
     if as_json:
-        print_json({"revoked": _document(key)})
+        print_report({"revoked": _document(key)})
     else:
         print_line(f"Revoked key {key.id} of {key.principal.name}.")
 

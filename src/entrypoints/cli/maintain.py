@@ -7,11 +7,13 @@ from pathlib import Path
 import attrs
 import click
 
+from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.domain.errors import Refused
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table
+from lancekeep.entrypoints.cli.console import print_line, print_table
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.entrypoints.maintenance import MaintenanceWorker, read_plan
 
@@ -42,7 +44,7 @@ def maintain(
             )
         actions = list(found)
     if as_json:
-        print_json([attrs.asdict(each) for each in actions])
+        print_report([attrs.asdict(each) for each in actions], of=MaintenanceAction)
     elif actions:
         rows = [(each.table, each.action, "failed" if each.failed else "", each.detail) for each in actions]
         print_table("Would be done" if dry_run else "Done", ("table", "action", "", "detail"), rows)

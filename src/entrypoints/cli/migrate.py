@@ -6,8 +6,9 @@ import click
 
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.console import print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 
 
 @command()
@@ -30,7 +31,7 @@ def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool
 
         report = catalog.migrate(dry_run=not assume_yes, batch=batch, progress=registered)
     if as_json:
-        print_json(_document(report))
+        print_report(_document(report))
     else:
         _print(report)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line, progress
+from lancekeep.entrypoints.cli.console import print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -55,7 +56,7 @@ def migrate_names(
         )
     if as_json:
         histories = [{"branch": each.branch, "switched": each.switched, "versions": each.versions} for each in renamed]
-        print_json({"table": table, "histories": histories, "dry_run": not assume_yes})
+        print_report({"table": table, "histories": histories, "dry_run": not assume_yes})
         return
     done = "Renamed" if assume_yes else "Would rename"
     for each in renamed:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line, progress
+from lancekeep.entrypoints.cli.console import print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -24,6 +25,6 @@ def optimize(context: click.Context, chosen: Stores, mode: str | None, as_json: 
     with chosen.catalog(functions, mode=mode) as catalog, progress("optimize"):
         catalog.optimize()
     if as_json:
-        print_json({"optimized": chosen.root})
+        print_report({"optimized": chosen.root})
     else:
         print_line(f"Optimized the manifest table of {chosen.root}.")

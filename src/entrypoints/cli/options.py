@@ -21,6 +21,7 @@ from lancekeep.config import REMEMBERED, ConnectionConfig, given, named_catalogs
 from lancekeep.domain.errors import InvalidInput, NotFound
 from lancekeep.entrypoints.cli.command import CATALOG, LEFT_OUT
 from lancekeep.entrypoints.cli.console import message
+from lancekeep.entrypoints.cli.output import FORM, FORMS
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
     from lancekeep.entrypoints.hashing import Recording
@@ -193,13 +194,23 @@ def _named(place: str | None) -> dict[str, str]:
 
 
 def as_json(command: Callable[P, T]) -> Callable[..., T]:
-    """Add ``--json`` and ``-o json``, which print only one JSON document to stdout."""
+    """Add ``-o`` and ``--json``; the command receives ``as_json``, and prints by `print_report` if it is set."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else: -o json.")
-    @click.option("-o", "--output", "form", type=click.Choice(("table", "json")), help="Form of the result.")
+    @click.option("--json", "json_form", is_flag=True, help="Print the result as JSON, and nothing else: -o json.")
+    @click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(FORMS),
+        help="Form of the result; json has all of it.  [default: table]",
+    )
     @wraps(command)
-    def with_form(*args: Any, as_json: bool, form: str | None, **kwargs: Any) -> T:
-        return command(*args, as_json=as_json or form == "json", **kwargs)  # type: ignore[arg-type]  # adds `as_json`
+    def with_form(*args: Any, json_form: bool, form: str | None, **kwargs: Any) -> T:
+        if json_form and form not in (None, "json"):
+            raise click.UsageError(f"--json is -o json; give either --json or -o {form}")
+        chosen = "json" if json_form else form or "table"
+        click.get_current_context().meta[FORM] = chosen
+        return command(*args, as_json=chosen != "table", **kwargs)  # type: ignore[arg-type]  # adds `as_json`
 
     return with_form
 

@@ -26,6 +26,8 @@ from lancekeep.entrypoints.cli.console import message
 
 P = ParamSpec("P")
 T = TypeVar("T")
+FORM = "lancekeep.form"
+"""The key of `click.Context.meta` under which the commands of upkeep keep their form."""
 FORMS = ("table", "json", "jsonl", "csv", "arrow")
 TEXT, COUNT, BYTES, TIME, NUMBER, DIFFERENCE = "text", "count", "bytes", "time", "number", "difference"
 _RIGHT = (COUNT, BYTES, NUMBER, DIFFERENCE)
@@ -157,6 +159,27 @@ def output(command: Callable[P, T]) -> Callable[..., T]:
     return with_output
 
 
+def print_report(found: Any, member: str = "", of: type | None = None) -> None:
+    """Print a report in the form of ``-o``: as one JSON document, or its rows.
+
+    Args:
+        found: The report, as values that JSON has.
+        member: The member with the rows. By default, the report is the rows, or one row.
+        of: The attrs class of the rows, which names the columns.
+    """
+    form = click.get_current_context().meta[FORM]
+    if form == "json":
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    rows = found[member] if member else found if isinstance(found, list) else [found]
+    fields = {each.name: each.type for each in attrs.fields(of)} if of else {}
+    names = list(fields) or list(dict.fromkeys(name for row in rows for name in row))
+    counted = [
+        name for name in names if fields.get(name) == "int" or (rows and not fields and type(rows[0][name]) is int)
+    ]
+    Output(form).rows([Column(name, COUNT if name in counted else TEXT) for name in names], rows)
+
+
 # -- forms of data -------------------------------------------------------------------------------------------------
 
 
@@ -205,7 +228,7 @@ def _as_arrow(columns: Sequence[Column], rows: Iterable[Row]) -> tuple[Any, Iter
     texts = [column.name for column in columns if column.kind not in types]
 
     def ready(row: Row) -> Row:
-        return {**row, **{name: _csv_value(row[name]) for name in texts if row.get(name) is not None}}
+        return {**row, **{name: str(_csv_value(row[name])) for name in texts if row.get(name) is not None}}
 
     ready_rows = map(ready, rows)
     chunks = iter(lambda: list(islice(ready_rows, _BATCH)), [])

@@ -7,8 +7,9 @@ import click
 
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, progress
+from lancekeep.entrypoints.cli.console import print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -41,7 +42,7 @@ def relocate(
     with chosen.catalog(functions, mode=mode) as catalog, progress("relocate") as report_progress:
         report = catalog.relocate(table, location, keep=keep, dry_run=not assume_yes, progress=report_progress)
     if as_json:
-        print_json(attrs.asdict(report))
+        print_report(attrs.asdict(report))
     else:
         print_line(str(report))
         if report.readers:

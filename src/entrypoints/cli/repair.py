@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from lancekeep.application.upkeep.fsck import Finding
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.console import print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import findings_document, looks, mode, print_findings
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
@@ -53,7 +55,7 @@ def repair(
             lost = (functions.drop_fragments if assume_yes else functions.lost_rows)(catalog, verified)
     if as_json:
         dropped = {"lost": [attrs.asdict(each) for each in lost]} if drop_fragments else {}
-        print_json({**findings_document(report), **dropped, "applied": assume_yes})
+        print_report({**findings_document(report), **dropped, "applied": assume_yes}, "findings", Finding)
     else:
         print_findings(report)
         _print_lost(lost)

@@ -8,8 +8,9 @@ from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import UNREACHABLE, WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line
+from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -47,7 +48,7 @@ def resolve(context: click.Context, chosen: Stores, token: str, mode: str | None
             document = {"outcome": "unknown", "reason": outcome.reason, "token": str(outcome.token)}
             line, code = f"Still unknown: {outcome.reason}. Nothing was removed. Try again later.", UNREACHABLE
     if as_json:
-        print_json(document)
+        print_report(document)
     else:
         print_line(line)
     context.exit(code)

@@ -145,7 +145,10 @@ def _catalog(functions: PublicFunctions, chosen: Stores, mode: str | None) -> It
 
 
 def _clock(catalog: Catalog) -> _Check:
-    """Compare the clock of this machine with the times in the storage's replies to a listing, which writes nothing."""
+    """Compare the clock of this machine with the clock of the storage.
+
+    The replies to a listing state the time, so nothing is written.
+    """
     before = datetime.now(UTC)
     with suppress(NoDirectory), StorageTime() as answered:
         parts = directory_of(catalog)

@@ -8,8 +8,9 @@ import attrs
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_json, print_line, progress
+from lancekeep.entrypoints.cli.console import print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode, span
 
 
@@ -45,7 +46,7 @@ def tier(
     with chosen.catalog(functions, mode=mode) as catalog, progress("tier") as report_progress:
         report = catalog.move_fragments(table, limit, base, dry_run=not assume_yes, progress=report_progress)
     if as_json:
-        print_json(attrs.asdict(report))
+        print_report(attrs.asdict(report))
         return
     print_line(str(report))
     if report.dry_run and report.files:

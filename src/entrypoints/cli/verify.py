@@ -9,8 +9,9 @@ import click
 
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import print_json, print_line, print_table, progress
+from lancekeep.entrypoints.cli.console import print_line, print_table, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 
 
@@ -53,7 +54,9 @@ def verify(
             progress=report_progress,
         )
     if as_json:
-        print_json(attrs.asdict(report))
+        from lancekeep.entrypoints.verification import Problem  # loads pylance, which has read the files
+
+        print_report(attrs.asdict(report), "problems", Problem)
     else:
         _print(report)
     if report.problems:
