@@ -194,7 +194,10 @@ def _named(place: str | None) -> dict[str, str]:
 
 
 def as_json(command: Callable[P, T]) -> Callable[..., T]:
-    """Add ``-o`` and ``--json``; the command receives ``as_json``, and prints by `print_report` if it is set."""
+    """Add ``-o`` and ``--json``.
+
+    The command receives ``as_json``. If it is true, the command prints by `print_report`.
+    """
 
     @click.option("--json", "json_form", is_flag=True, help="Print the result as JSON, and nothing else: -o json.")
     @click.option(

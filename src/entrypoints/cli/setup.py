@@ -160,9 +160,12 @@ def _clock(catalog: Catalog) -> _Check:
 
 
 def clock_check(before: datetime, answered: datetime, after: datetime) -> _Check:
-    """Judge the time in a reply by the times of this machine before the request and after the reply.
+    """Judge the time in a reply, which states whole seconds.
 
-    A reply states whole seconds.
+    Args:
+        before: The time of this machine before the request.
+        answered: The time in the reply.
+        after: The time of this machine after the reply.
     """
     ahead = max((before - answered - timedelta(seconds=1)).total_seconds(), 0.0)
     behind = max((answered - after).total_seconds(), 0.0)
