@@ -74,6 +74,7 @@ TESTED_ELSEWHERE = {
     "config": "opens no catalog",
     "keys": "works on a file, not on a catalog",
     "spark-jar": "writes a file and opens no catalog",
+    "ui": "test_page_of_another_server_is_read_through_its_api",
     **dict.fromkeys(("backfill", "compact", "index", "upsert"), "test_jobs_write_through_a_server"),
 }
 

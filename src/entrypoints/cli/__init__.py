@@ -89,6 +89,7 @@ SECTIONS = {
             "Write the jar by which spark-sql, Connect and Thrift servers open catalogs.",
             FILE,
         ),
+        Entry("ui", "ui", "Show a catalog in a browser."),
     ),
     "Set-up": (
         Entry("completion", "setup", "Print the program that completes commands and options in a shell."),

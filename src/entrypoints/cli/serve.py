@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lancekeep.application.catalog import directory_of
+from lancekeep.composition import open_catalog
 from lancekeep.config import IMPLEMENTATIONS, MODES, ConnectionConfig, given
 from lancekeep.config_files import CONFIG_VARIABLE
 from lancekeep.domain.errors import MissingExtra
@@ -60,10 +61,13 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Path | None, **options: Any) -> None:
     """Serve a catalog by the REST protocol of Lance namespaces.
 
+    At / of the server is a page for browsers, which sign in with an API key or a token.
     The server stops on Ctrl-C or SIGTERM, after the requests in progress. Settings that are not given as options come
     from LANCEKEEP_SERVER__NAME and from [server] of lancekeep.toml. Needs the extra [server].
     """
     try:
+        from lancekeep.entrypoints.page.app import SEGMENTS
+        from lancekeep.entrypoints.page.serving import page_of
         from lancekeep.entrypoints.rest.app import create_app
         from lancekeep.entrypoints.rest.security.setup import security_of
         from lancekeep.entrypoints.rest.server import Server
@@ -81,6 +85,8 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
         print_line(f"Serving {shown} at {url}")
         print_line(f"Try:  curl {credential}'{url}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
+        if page is not None:
+            print_line(f"Page: {url}/")
 
     plan = None if maintenance is None else read_plan(maintenance)
     with ExitStack() as stack:
@@ -94,5 +100,10 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
             namespace.catalog.initialize()
         security = security_of(settings, config.storage_options, base_paths)
         stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
-        app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
+        catalog = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
+        if config.impl == "rest":
+            catalog = stack.enter_context(open_catalog(config))
+        page = None if catalog is None else page_of(catalog, settings, security)
+        others = {} if page is None else dict.fromkeys(SEGMENTS, page)
+        app = create_app(namespace, settings, around=security.around, middleware=security.middleware, others=others)
         Server(app, settings).serve_on(announce)

@@ -10,14 +10,13 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, unquote
 
 import attrs
-from jinja2 import Environment
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.application.catalog import Catalog
-from lancekeep.entrypoints.page.assets import Assets
+from lancekeep.entrypoints.page.assets import assets
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
 from lancekeep.entrypoints.page.environment import environment
 from lancekeep.entrypoints.page.request import PageRequest
@@ -50,19 +49,14 @@ class Page:
 
     catalog: Catalog
     authorizer: Authorizer | None = None
-    _assets: Assets = attrs.field(factory=Assets)
-    _templates: Environment = attrs.field(init=False)
     _threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_templates", environment(self._assets.urls))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await WebSocketClose()(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        response = self._assets.response(scope["path"]) or await self._answer(scope, state)
+        response = assets().response(scope["path"]) or await self._answer(scope, state)
         await protected(response)(scope, receive, send)
 
     async def _answer(self, scope: Scope, state: dict[str, Any]) -> Response:
@@ -82,7 +76,7 @@ class Page:
                 raise
             problem = Problem.of(error)
             state["error"], state["problem"] = error, problem
-            return error_page(self._templates, problem, self._shown(state), state.get("request_id", ""))
+            return error_page(environment(), problem, self._shown(state), state.get("request_id", ""))
 
     def _request(self, scope: Scope, state: Mapping[str, Any], parameters: Mapping[str, str]) -> PageRequest:
         access = Access(state.get("principal"), self.authorizer)
@@ -96,7 +90,7 @@ class Page:
             path=scope["raw_path"].decode("latin-1"),
             path_params=parameters,
             query=query,
-            templates=self._templates,
+            templates=environment(),
             shown=self._shown(state),
         )
 

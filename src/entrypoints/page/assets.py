@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
@@ -13,21 +14,11 @@ _TYPES = {"style.css": "text/css", "search.js": "text/javascript"}
 _CACHED = "public, max-age=31536000, immutable"
 
 
-def _read() -> Mapping[str, Response]:
-    found: dict[str, Response] = {}
-    for name, media_type in _TYPES.items():
-        content = files("lancekeep.entrypoints.page").joinpath("static", name).read_bytes()
-        stem, _, extension = name.partition(".")
-        url = f"/assets/{stem}-{sha256(content).hexdigest()[:12]}.{extension}"
-        found[url] = Response(content, media_type=media_type, headers={"cache-control": _CACHED})
-    return found
-
-
 @attrs.frozen
 class Assets:
     """The assets of the page, by their URLs."""
 
-    _responses: Mapping[str, Response] = attrs.field(factory=_read)
+    _responses: Mapping[str, Response]
 
     @property
     def urls(self) -> Mapping[str, str]:
@@ -37,3 +28,15 @@ class Assets:
     def response(self, path: str) -> Response | None:
         """Return the asset at a path, or None."""
         return self._responses.get(path)
+
+
+@cache
+def assets() -> Assets:
+    """Read the assets of the package."""
+    found: dict[str, Response] = {}
+    for name, media_type in _TYPES.items():
+        content = files("lancekeep.entrypoints.page").joinpath("static", name).read_bytes()
+        stem, _, extension = name.partition(".")
+        url = f"/assets/{stem}-{sha256(content).hexdigest()[:12]}.{extension}"
+        found[url] = Response(content, media_type=media_type, headers={"cache-control": _CACHED})
+    return Assets(found)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from lancekeep.entrypoints.page.assets import assets
 from lancekeep.entrypoints.page.formats import FILTERS
 from lancekeep.entrypoints.page.request import namespace_url, table_url, with_query
 
 
-def environment(assets: Mapping[str, str]) -> Environment:
-    """Return the environment of all templates, which escapes every value.
-
-    Args:
-        assets: The URL of each asset, by its name.
-    """
+@cache
+def environment() -> Environment:
+    """Return the environment of all templates, which escapes every value."""
     made = Environment(
         loader=PackageLoader("lancekeep.entrypoints.page"),
         autoescape=True,
@@ -24,5 +22,5 @@ def environment(assets: Mapping[str, str]) -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(FILTERS)
-    made.globals.update(assets=assets, table_url=table_url, namespace_url=namespace_url, with_query=with_query)
+    made.globals.update(assets=assets().urls, table_url=table_url, namespace_url=namespace_url, with_query=with_query)
     return made

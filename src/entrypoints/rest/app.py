@@ -60,6 +60,7 @@ def create_app(
     *,
     around: Sequence[Around] = (),
     middleware: Sequence[Middleware] = (),
+    others: Mapping[str, ASGIApp] | None = None,
 ) -> Starlette:
     """Return the application that serves a namespace.
 
@@ -68,6 +69,7 @@ def create_app(
         settings: The settings of the server.
         around: Wrappers of the call of every operation, the outermost first. Idempotency is inside all of them.
         middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
+        others: Applications beside the operations, by the first segments of their paths.
     """
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
@@ -78,7 +80,9 @@ def create_app(
         operations = each.cls(operations, *each.args, **each.kwargs)
     endpoints = {"/healthz": health.alive, "/readyz": health.ready, "/metrics": telemetry.metrics}
     app = Starlette(middleware=[Middleware(Observation, telemetry=telemetry)], exception_handlers={Exception: _failure})
-    app.router.default = Endpoints(endpoints, operations)  # Starlette's routes answer errors as plain text
+    app.router.default = Endpoints(
+        endpoints, operations, others or {}
+    )  # Starlette's routes answer errors as plain text
     app.router.redirect_slashes = False
     app.state.health = health
     app.state.running = innermost.running
@@ -97,11 +101,12 @@ async def _failure(request: Request, error: Exception) -> Response:
 class Endpoints:
     """The ASGI application of the paths that name no operation.
 
-    Every other path belongs to the operations.
+    Every path that is not named here belongs to the operations.
     """
 
     endpoints: Mapping[str, Callable[[Request], Awaitable[Response]]]
     operations: ASGIApp
+    others: Mapping[str, ASGIApp]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -109,7 +114,8 @@ class Endpoints:
             return
         endpoint = self.endpoints.get(scope["path"])
         if endpoint is None:
-            await self.operations(scope, receive, send)
+            application = self.others.get(scope["path"].split("/")[1], self.operations)
+            await application(scope, receive, send)
             return
         request = Request(scope, receive)
         if request.method in ("GET", "HEAD"):

@@ -73,7 +73,7 @@ class Telemetry:
         """Log and count one answered request."""
         route: Route | None = state.get("route")
         problem: Problem | None = state.get("problem")
-        operation = route.operation_id if route else "unknown"
+        operation = route.operation_id if route else state.get("operation", "unknown")
         self.requests.labels(operation, str(status)).inc()
         self.seconds.labels(operation).observe(seconds)
         if route and route.operation not in READS:

@@ -64,17 +64,22 @@ class Authentication:
             raise _unauthenticated("The request has no credential; send x-api-key or Authorization: Bearer.")
         found: Principal | None = None
         if keys:
-            found = await _verified(self._keys, keys[0])
+            found = await verified(self._keys, keys[0])
         else:
             scheme, _, token = bearers[0].partition(" ")
             if scheme.lower() == "bearer":
-                found = await _verified(self._tokens, token.strip()) or await _verified(self._keys, token.strip())
+                found = await verified(self._tokens, token.strip()) or await verified(self._keys, token.strip())
         if found is None:
             raise _unauthenticated("The credential is not valid: it is unknown, malformed, expired or revoked.")
         return found
 
 
-async def _verified(authenticator: Authenticator | None, credential: str) -> Principal | None:
+async def verified(authenticator: Authenticator | None, credential: str) -> Principal | None:
+    """Return the principal of a credential; None if it is not valid.
+
+    Raises:
+        HttpError: The keys of the issuer cannot be read at the moment.
+    """
     if authenticator is None or len(credential) > _LONGEST:
         return None
     try:

@@ -27,6 +27,7 @@ from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transf
 from lancekeep.entrypoints.rest.security.vending import Vending
 from lancekeep.entrypoints.rest.settings import ServerSettings
 from lancekeep.ports.authentication import Authenticator
+from lancekeep.ports.authorization import Authorizer
 from lancekeep.ports.credential_vendor import CredentialVendor
 
 
@@ -37,10 +38,16 @@ class Security:
     Attributes:
         around: Wrappers of the call of every operation, the outermost first.
         middleware: ASGI middleware, the outermost first.
+        keys: Verifies API keys; None if there are none.
+        tokens: Verifies bearer tokens; None if there are none.
+        authorizer: Decides what a principal may do; None if every caller may do everything.
     """
 
     around: tuple[Around, ...]
     middleware: tuple[Middleware, ...]
+    keys: Authenticator | None = None
+    tokens: Authenticator | None = None
+    authorizer: Authorizer | None = None
 
 
 def security_of(
@@ -81,7 +88,7 @@ def security_of(
         around.append(Authorization(policy))
     around.append(Vending(_vendor(settings, storage_options), policy, base_paths))
     authentication = Middleware(Authentication, keys=keys, tokens=tokens)
-    return Security(tuple(around), (*limits, authentication, *rate, transfer))
+    return Security(tuple(around), (*limits, authentication, *rate, transfer), keys, tokens, policy)
 
 
 def tls_of(settings: ServerSettings) -> dict[str, str]:

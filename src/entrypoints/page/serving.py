@@ -1,0 +1,73 @@
+"""The page as part of a server, and as a local server of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from lancekeep.application.catalog import Catalog
+from lancekeep.entrypoints.page.app import Page
+from lancekeep.entrypoints.page.sessions import OPEN, KeySessions, LocalSession
+from lancekeep.entrypoints.rest.security.authentication import LocalOnly
+from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
+from lancekeep.entrypoints.rest.security.protocol import limited_headers
+from lancekeep.entrypoints.rest.security.setup import Security
+from lancekeep.entrypoints.rest.server import listen, url_of
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+LARGEST_FORM = 1 << 16
+"""The maximum size of a form in bytes."""
+
+
+def page_of(catalog: Catalog, settings: ServerSettings, security: Security) -> ASGIApp:
+    """Return the page of a server, with the limits and the permissions of its API.
+
+    Args:
+        catalog: The catalog.
+        settings: The settings of the server.
+        security: The security of its API.
+    """
+    app: ASGIApp = Page(catalog, security.authorizer)
+    if settings.rate:
+        app = Rate(app, per_second=settings.rate, burst=max(settings.burst, 1))
+    if security.keys is None and security.tokens is None:
+        app = LocalOnly(app)
+    else:
+        app = KeySessions(app, security.keys, security.tokens, secure=bool(settings.certificate))
+    return _limited(app, settings)
+
+
+def serve_locally(catalog: Catalog, port: int, announce: Callable[[str], None]) -> None:
+    """Serve the page of a catalog to one browser until a signal stops it.
+
+    Args:
+        catalog: The catalog.
+        port: The port; 0 for a free one.
+        announce: Receives the URL that opens the page, once.
+
+    Raises:
+        InvalidInput: The port cannot be used.
+    """
+    settings = ServerSettings(port=port)
+    listener = listen(settings.host, port)
+    session = LocalSession(Page(catalog))
+    config = uvicorn.Config(
+        _limited(LocalOnly(session), settings),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,
+        http=limited_headers(settings.header_seconds),
+    )
+    announce(f"{url_of(listener)}{OPEN}?token={session.token}")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _limited(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
+    app = Transfer(app, largest=LARGEST_FORM, document=LARGEST_FORM, seconds=settings.body_seconds)
+    return Concurrency(app, most=settings.requests)
