@@ -70,6 +70,7 @@ SECTIONS = {
     "Upkeep": (
         Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need.", AGAIN),
         Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows.", AGAIN),
+        Entry("cost", "cost", "Show the bytes of tables, what needs them, and what frees them."),
         Entry("digest", "digest", "Record the digests of the files of tables.", AGAIN),
         Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
         Entry("inspect", "inspect", "Show the stored metadata of a table."),
