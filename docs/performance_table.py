@@ -36,6 +36,9 @@ ROWS: dict[str, list[tuple[str, str]]] = {
     "startup": [
         ("import lancekeep", "`import lancekeep`, with the interpreter"),
         ("lancekeep --help", "`lancekeep --help`, with the interpreter"),
+        ("lancekeep ls", "`lancekeep ls` of 11 tables, with the interpreter"),
+        ("lancekeep head, many rows", "`lancekeep head` of 10,000,000 rows, with the interpreter"),
+        ("lancekeep ls, many tables", "`lancekeep ls` of 1,000,000 tables, with the interpreter"),
     ],
 }
 """The figures of each benchmark that the page shows, and what the page calls them."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from deployments import bucket, s3_options
@@ -118,6 +119,23 @@ def test_help_and_version_import_no_dependency_but_click(argument: str, heavy: s
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "False"
+
+
+@pytest.mark.parametrize("arguments", [["ls", "-r"], ["tree"]])
+def test_listing_imports_neither_engine_nor_pandas(arguments: list[str], tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    catalog = lancekeep.connect(root, commit_store="conditional-put://")
+    catalog.create_namespace("ml")
+    for number in range(3):
+        catalog.write(f"ml.t{number}", pa.table({"a": [number]}))
+    program = (
+        f"import sys, atexit; sys.argv[1:] = {[*arguments, root]!r}; "
+        "atexit.register(lambda: print(sorted({'lance', 'pandas'} & set(sys.modules)))); "
+        "from lancekeep.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "t2" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_messages_name_only_commands_and_options_that_exist() -> None:

@@ -28,6 +28,7 @@ from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.manifest_stores import index, table_cleanup
 from lancekeep.adapters.manifest_stores.columns import SCHEMA
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.manifest_stores.table_data import example_of, standard_fields
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.commits.table_commits import TableCommits
@@ -40,6 +41,7 @@ from lancekeep.domain.layout import VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.format.data_file import STORAGE_VERSION
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime
 from lancekeep.testing.manifest_store import change
@@ -1154,3 +1156,7 @@ def test_requests_of_whole_operations_on_s3_are_exact(moto_endpoint: str, monkey
     assert counted(lambda: namespace.declare_table(declare)) == ["head"]  # refused: it exists
     rename = api.RenameTableRequest(id=["n", "new"], new_table_name="newer")
     assert counted(lambda: namespace.rename_table(rename))[-3:] == ["put", "put", "put_if_absent"]
+
+
+def test_standard_fields_equal_the_fields_that_the_engine_writes() -> None:
+    assert standard_fields() == example_of(SCHEMA, STORAGE_VERSION).manifest.fields

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lance.optimize import Compaction
-
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.manifest import DataFile, DeletionFile, DeletionFileType, Fragment
 from lancekeep.domain.operations import Rewrite, RewriteGroup, Transaction
+from lancekeep.native import lance
 
 _FLAVOURS = {"array": DeletionFileType.ARROW_ARRAY, "bitmap": DeletionFileType.BITMAP}
 
@@ -21,7 +20,7 @@ class LanceCompaction:
     """A `CompactionEngine` that uses pylance."""
 
     def rewrite(self, dataset: Any, target_rows: int) -> Sequence[Any]:
-        plan = Compaction.plan(dataset, {"target_rows_per_fragment": target_rows})
+        plan = lance.optimize.Compaction.plan(dataset, {"target_rows_per_fragment": target_rows})
         return [task.execute(dataset) for task in plan.tasks]
 
     def transaction(self, rewritten: Sequence[Any]) -> Transaction:
@@ -38,7 +37,7 @@ class LanceCompaction:
         return [file["path"] for fragment in fragments for file in fragment["files"] if file["base_id"] is None]
 
     def commit(self, dataset: Any, rewritten: Sequence[Any]) -> Any:
-        Compaction.commit(dataset, list(rewritten))
+        lance.optimize.Compaction.commit(dataset, list(rewritten))
         return dataset
 
 

@@ -8,9 +8,7 @@ from threading import Lock
 from typing import Any, cast
 
 import attrs
-import lance
 import pyarrow as pa
-from lance.file import LanceFileWriter
 
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.application.concurrency import in_a_thread
@@ -19,6 +17,7 @@ from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.format.append import Appendable, layout_of
+from lancekeep.native import lance
 from lancekeep.ports.data_files import EncodedFile, Rows
 
 _REMEMBERED = 64
@@ -99,7 +98,7 @@ class LanceDataFiles:
     def _as_file(self, table: pa.Table, version: Appendable) -> bytes:
         with scratch_directory() as directory:
             path = directory / "data.lance"
-            with LanceFileWriter(str(path), table.schema, version=version.storage_version) as writer:
+            with lance.file.LanceFileWriter(str(path), table.schema, version=version.storage_version) as writer:
                 writer.write_batch(table)
             return path.read_bytes()
 

@@ -10,10 +10,7 @@ from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import lance
 import pyarrow as pa
-from lance.commit import CommitConflictError
-from lance.fragment import write_fragments
 
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
@@ -45,6 +42,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.format.manifest import time_of, transaction_name
+from lancekeep.native import lance
 from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
@@ -195,7 +193,7 @@ class LanceEngine:
         if plan.mode is not WriteMode.APPEND:
             require_readable(plan.schema.names)
         with checked(data, plan.rules) as rows, _translated(plan.table, Channel(self._namespace)):
-            fragments: Sequence[Any] = write_fragments(
+            fragments: Sequence[Any] = lance.fragment.write_fragments(
                 rows,
                 plan.uri,
                 schema=plan.schema,
@@ -439,7 +437,7 @@ def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> 
             yield
     except LancekeepError:
         raise
-    except CommitConflictError as error:
+    except lance.commit.CommitConflictError as error:
         if channel.error is not None and not isinstance(channel.error, VersionTaken):
             raise channel.error from origin(channel.error, error)
         raise ConcurrentModification(

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-from lance.file import LanceFileSession
-
 from lancekeep.domain.digests import DIGEST_BYTES
+from lancekeep.native import lance
 
 _CHUNK = 8 << 20
 
@@ -26,7 +25,7 @@ def file_digest(directory: str, path: str, size: int, storage_options: Mapping[s
     Raises:
         OSError: The file cannot be read.
     """
-    session: Any = LanceFileSession(directory, dict(storage_options) or None)
+    session: Any = lance.file.LanceFileSession(directory, dict(storage_options) or None)
     digest = blake2b(digest_size=DIGEST_BYTES)
     for begin, end in ((start, size), (0, start)):
         for at in range(begin, end, _CHUNK):

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import lance
 
 from lancekeep.domain.indexes import RowNames, index_kind
+from lancekeep.native import lance
 
 
 @attrs.frozen

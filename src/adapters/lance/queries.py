@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
-import lance.query as fts
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.dataset import ScannerBuilder
 
 from lancekeep.adapters.lance.native_errors import query_error
 from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.native import fts
 from lancekeep.ports.rows import Query, VectorSearch
 
 _ROW_ID = "_rowid"
@@ -32,6 +31,8 @@ def is_hybrid(query: Query) -> bool:
 
 def scanner_of(dataset: Any, query: Query) -> Any:
     """Return the scanner of a query, which is not hybrid."""
+    from lance.dataset import ScannerBuilder  # a function of the name `lance.dataset` hides the module
+
     builder = ScannerBuilder(dataset)
     if query.columns is not None:
         builder.columns(dict(query.columns) if isinstance(query.columns, Mapping) else list(query.columns))
@@ -103,7 +104,7 @@ def _translated_batches(dataset: Any, reader: pa.RecordBatchReader) -> Iterator[
         yield from reader
 
 
-def _search(builder: ScannerBuilder, search: VectorSearch) -> None:
+def _search(builder: Any, search: VectorSearch) -> None:
     single = len(search.vectors) == 1
     builder.nearest(
         search.column,

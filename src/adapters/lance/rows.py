@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
-import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,12 +16,13 @@ from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
+from lancekeep.native import lance
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 
 _IN_MEMORY = 16 << 20
 """The bytes of a source that are kept in memory; a larger source is kept on disk."""
 
-_ADD_NO_ROWS = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Delete, lance.LanceOperation.Rewrite)
+_ADD_NO_ROWS = ("CreateIndex", "Delete", "Rewrite")
 """Operations after which the table has no key that it lacked before."""
 
 _MOST_COMPARED = 100_000
@@ -110,7 +110,7 @@ class LanceRows:
         try:
             found = dataset.checkout_version(version)
             operation = type(found.read_transaction(version).operation)
-            if operation in _ADD_NO_ROWS:
+            if operation.__name__ in _ADD_NO_ROWS:
                 return True
             if operation is not lance.LanceOperation.Append or rule.delete:
                 return False

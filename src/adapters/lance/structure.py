@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import UTC
 from typing import Any
 
-import lance
 import pyarrow as pa
 
 from lancekeep.adapters.lance import indexes
@@ -26,6 +25,7 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.indexes import is_system_index
+from lancekeep.native import lance
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
 EXPRESSION = "lancekeep:computed"

@@ -24,7 +24,13 @@ import attrs
 
 from lancekeep.adapters.manifest_stores.index import IndexedView
 from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, leftovers, versions_of
-from lancekeep.adapters.manifest_stores.table_versions import Prepared, TableVersions, Version, empty_version
+from lancekeep.adapters.manifest_stores.table_versions import (
+    Prepared,
+    TableVersions,
+    Version,
+    empty_version,
+    empty_view,
+)
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     ConcurrentModification,
@@ -120,7 +126,7 @@ class LanceManifestStore:
         return self.recent()
 
     def recent(self) -> CatalogView:
-        return (self._latest or empty_version()).view
+        return self._latest.view if self._latest else empty_view()
 
     def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
         """Apply a decision by group commit: the first waiter becomes the leader."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import lance
-from lance.commit import CommitConflictError
-
 from lancekeep.domain.errors import ConcurrentModification, StoreUnavailable
+from lancekeep.native import lance
 
 _INDEXES: Final[tuple[tuple[str, str, Literal["BTREE", "BITMAP", "LABEL_LIST"]], ...]] = (
     ("object_id_btree", "object_id", "BTREE"),
@@ -36,7 +34,7 @@ def refresh_indexes(uri: str, storage_options: Mapping[str, str]) -> None:
             if column in dataset.schema.names and (column,) not in indexed:
                 dataset.create_scalar_index(column, kind, name=name)
         dataset.optimize.optimize_indices()
-    except CommitConflictError as error:
+    except lance.commit.CommitConflictError as error:
         raise ConcurrentModification(f"{uri}: concurrent commits changed the catalog; call again: {error}") from error
     except OSError as error:
         raise StoreUnavailable(f"{uri}: the indexes could not be built: {error}") from error

@@ -293,7 +293,12 @@ def empty_version() -> Version:
     manifest.CopyFrom(example)
     manifest.ClearField("max_fragment_id")
     del manifest.fragments[:]
-    return Version(0, b"", ManifestFile(manifest, None), StoredColumns.of(manifest), IndexedView(0, {}, (), SCHEMA))
+    return Version(0, b"", ManifestFile(manifest, None), StoredColumns.of(manifest), empty_view())
+
+
+def empty_view() -> IndexedView:
+    """Return the entries of version 0."""
+    return IndexedView(0, {}, (), SCHEMA)
 
 
 def _merge(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:

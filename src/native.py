@@ -1,0 +1,33 @@
+"""pylance, imported at its first use.
+
+The import takes longer than anything else that a process does to list, describe or drop tables, and these operations
+read and write without the engine.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import lance
+    import lance.commit
+    import lance.file
+    import lance.fragment
+    import lance.optimize
+    import lance.query as fts
+else:
+
+    class _Lance:
+        def __getattr__(self, name: str) -> Any:
+            module = import_module("lance")
+            return getattr(module, name) if hasattr(module, name) else import_module(f"lance.{name}")
+
+    class _Fts:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("lance.query"), name)
+
+    lance = _Lance()
+    fts = _Fts()
+
+__all__ = ["fts", "lance"]
