@@ -39,6 +39,7 @@ from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
+    MissingExtra,
     StoreUnavailable,
     UnsafeStore,
     UnsafeStoreWarning,
@@ -103,7 +104,8 @@ def connect(
             manifest table alone. ``v1``: there is no manifest table, and every directory ``{name}.lance`` is a table,
             without namespaces, properties and rename.
         commit_store: The URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
-            ``redis://…``, ``rediss://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``). Without one,
+            ``redis://…``, ``rediss://…``, ``postgresql://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``).
+            Without one,
             tables are storage-managed: native writers commit by the storage's own atomic primitive. ``remembered``
             stands for the commit store that the catalog names; its credentials come from ``commit_store_options``,
             the environment and ``lancekeep.toml``.
@@ -331,6 +333,20 @@ def _outside(uri: str, opened: dict[str, ObjectStore], options: Mapping[str, str
     store, key = open_object_store(uri, native | own, opened=opened)
     store = opened.setdefault(store.root_uri, store)
     return OutsideDirectory(store, key, uri_for_lance(store, key))
+
+
+def migrate_schema(commit_store: str, options: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Create or update the tables of a PostgreSQL store.
+
+    See `lancekeep.postgres.migrate.migrate_schema`.
+    """
+    try:
+        from lancekeep.postgres.migrate import migrate_schema as migrate
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise MissingExtra("PostgreSQL needs the package psycopg: pip install 'lancekeep[postgres]'") from error
+    return migrate(commit_store, options)
 
 
 def certify(

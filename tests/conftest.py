@@ -20,6 +20,7 @@ from botocore.loaders import create_loader
 from engines import Engine, MissingEngine, running
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from postgres_servers import postgres_container, postgres_process
 
 from servers import Unavailable, moto_container, moto_process, redis_container, redis_process
 
@@ -93,6 +94,12 @@ def moto_container_endpoint() -> Iterator[str]:
 def redis_url() -> Iterator[str]:
     """Yield the URL of a shared Redis server: a container, or else a local process."""
     yield from _first_available(redis_container, redis_process)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """Yield the URL of a shared PostgreSQL database with our schema: a local process, or else a container."""
+    yield from _first_available(postgres_process, postgres_container)
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def bucket(endpoint: str) -> str:
     return name
 
 
-def deployment(kind: str, directory: Path, redis_url: str, moto_endpoint: str) -> Deployment:
+def deployment(kind: str, directory: Path, redis_url: str, moto_endpoint: str, postgres_url: str = "") -> Deployment:
     """Return a new, empty deployment of one kind."""
     lake = str(directory / "lake")
     match kind:
@@ -59,6 +59,8 @@ def deployment(kind: str, directory: Path, redis_url: str, moto_endpoint: str) -
             return Deployment(lake, f"file://{directory}/commits")
         case "redis":
             return Deployment(lake, redis_url)
+        case "postgres":
+            return Deployment(lake, postgres_url)
         case "dynamodb":
             table = f"commits-{uuid4().hex[:12]}"
             return Deployment(lake, f"dynamodb://{table}?region=us-east-1&endpoint_url={moto_endpoint}")

@@ -70,21 +70,21 @@ def moto_process() -> Iterator[str]:
 
 @contextmanager
 def moto_container() -> Iterator[str]:
-    container = _container(MOTO_IMAGE)
+    container = container_of(MOTO_IMAGE)
     container.with_copy_into_container(MOTO_SERVER, "/moto_server.py")
     container.with_kwargs(entrypoint=["python", "-u", "/moto_server.py", "0.0.0.0", "5000"])
     container.with_exposed_ports(5000).waiting_for(HttpWaitStrategy(5000, "/moto-api/").with_poll_interval(0.2))
     with container:
-        yield f"http://{_address(container, 5000)}"
+        yield f"http://{address_of(container, 5000)}"
 
 
 @contextmanager
 def redis_container() -> Iterator[str]:
-    container = _container(REDIS_IMAGE)
+    container = container_of(REDIS_IMAGE)
     container.with_command(["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no"])
     ready = LogMessageWaitStrategy("Ready to accept connections").with_poll_interval(0.2)
     with container.with_exposed_ports(6379).waiting_for(ready):
-        yield f"redis://{_address(container, 6379)}/0"
+        yield f"redis://{address_of(container, 6379)}/0"
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _listens(address: tuple[str, int]) -> bool:
     return False
 
 
-def _container(image: str) -> DockerContainer:
+def container_of(image: str) -> DockerContainer:
     """Return a container of a local or pulled image, or raise `Unavailable`."""
     try:
         client = docker.from_env()
@@ -159,7 +159,7 @@ def _container(image: str) -> DockerContainer:
     return DockerContainer(image)
 
 
-def _address(container: DockerContainer, port: int) -> str:
+def address_of(container: DockerContainer, port: int) -> str:
     """Return ``host:port`` of a container; numeric, since "localhost" may resolve to ::1."""
     host = container.get_container_host_ip().replace("localhost", "127.0.0.1")
     return f"{host}:{container.get_exposed_port(port)}"

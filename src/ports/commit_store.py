@@ -142,6 +142,7 @@ def require_atomic(store: ExternalCommitStore, rows: int) -> None:
         raise Unsupported(
             f"{store.url} reserves versions of at most {most} table{'' if most == 1 else 's'} in one atomic step; the "
             f"transaction has {rows} or more. Commit stores that support several are memory://, sqlite://, redis:// "
-            "and rediss:// (no cluster), and dynamodb:// (up to 100); choose one with change_commit_store. "
+            "and rediss:// (no cluster), postgresql://, and dynamodb:// (up to 100); choose one with "
+            "change_commit_store. "
             "Nothing was written."
         )

@@ -113,6 +113,12 @@ class TestRedis(BatchContract, SharedCommitStoreContract):
         return Site(redis_url)
 
 
+class TestPostgres(BatchContract, SharedCommitStoreContract):
+    @pytest.fixture
+    def site(self, postgres_url: str) -> Site:
+        return Site(postgres_url)
+
+
 class TestDynamoDB(BatchContract, SharedCommitStoreContract):
     rows = 200  # each row is a request
 
@@ -163,7 +169,7 @@ def final(row: VersionRow) -> VersionRow:
 
 
 def address_of(url: str) -> str:
-    return urlsplit(url).netloc
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def closed_port() -> str:
@@ -175,15 +181,23 @@ def closed_port() -> str:
 
 
 @pytest.mark.parametrize("losses", [1, 2, 7])
-@pytest.mark.parametrize("kind", ["redis", "dynamodb"])
-def test_reserve_with_lost_reply_is_recognized(kind: str, losses: int, redis_url: str, moto_endpoint: str) -> None:
+@pytest.mark.parametrize("kind", ["redis", "postgres", "dynamodb"])
+def test_reserve_with_lost_reply_is_recognized(
+    kind: str, losses: int, redis_url: str, postgres_url: str, moto_endpoint: str
+) -> None:
     """The driver retries first; after that, the caller retries."""
-    server, marker = (redis_url, b"EVALSHA") if kind == "redis" else (moto_endpoint, b"DynamoDB_20120810.PutItem")
+    server, marker = {
+        "redis": (redis_url, b"EVALSHA"),
+        "postgres": (postgres_url, b"WITH claim"),
+        "dynamodb": (moto_endpoint, b"DynamoDB_20120810.PutItem"),
+    }[kind]
     base_uri = f"s3://bucket/{uuid4()}"
     table = f"rows-{uuid4().hex[:12]}"
 
     def url(address: str) -> str:
-        return f"redis://{address}/0" if kind == "redis" else table_url(f"http://{address}", table)
+        if kind == "dynamodb":
+            return table_url(f"http://{address}", table)
+        return server.replace(address_of(server), address)
 
     with (
         losing_proxy(address_of(server), marker) as proxy,
@@ -201,19 +215,25 @@ def test_reserve_with_lost_reply_is_recognized(kind: str, losses: int, redis_url
             except StoreUnavailable:
                 raised += 1
         assert answer == Reserved()
-        lost = losses if kind == "redis" else min(losses, 2)  # DynamoDB is read before the next attempt to write
+        lost = min(losses, 2) if kind == "dynamodb" else losses  # DynamoDB is read before the next attempt to write
         assert (proxy.lost, raised) == (lost, lost // 2)  # each driver tries twice
         assert store.reserve(staged(2, base_uri), first=False) == Taken(row)
         assert store.list(base_uri, after=1, limit=None, descending=False) == [row]
 
 
-@pytest.mark.parametrize("kind", ["redis", "dynamodb"])
-def test_batch_with_lost_reply_is_recognized(kind: str, redis_url: str, moto_endpoint: str) -> None:
+@pytest.mark.parametrize("kind", ["redis", "postgres", "dynamodb"])
+def test_batch_with_lost_reply_is_recognized(kind: str, redis_url: str, postgres_url: str, moto_endpoint: str) -> None:
     names, table = [f"s3://bucket/{uuid4()}" for _ in range(2)], f"rows-{uuid4().hex[:12]}"
-    server, marker = (redis_url, b"EVALSHA") if kind == "redis" else (moto_endpoint, b"_20120810.TransactWriteItems")
+    server, marker = {
+        "redis": (redis_url, b"EVALSHA"),
+        "postgres": (postgres_url, b"WITH claim"),
+        "dynamodb": (moto_endpoint, b"_20120810.TransactWriteItems"),
+    }[kind]
 
     def url(address: str) -> str:
-        return f"redis://{address}/0" if kind == "redis" else table_url(f"http://{address}", table)
+        if kind == "dynamodb":
+            return table_url(f"http://{address}", table)
+        return server.replace(address_of(server), address)
 
     with (
         losing_proxy(address_of(server), marker) as proxy,
@@ -231,26 +251,27 @@ def test_batch_with_lost_reply_is_recognized(kind: str, redis_url: str, moto_end
         assert list(near.latest_all(names)) == [rows[0], final(rows[1])]
 
 
-@pytest.mark.parametrize("kind", ["redis", "dynamodb"])
+@pytest.mark.parametrize("kind", ["redis", "postgresql", "dynamodb"])
 def test_refused_connection_is_unavailable(kind: str) -> None:
     address = closed_port()
-    if kind == "redis":
-        store = open_commit_store(f"redis://ada:hunter2@{address}/0", {}, MEMORY)
+    if kind != "dynamodb":
+        store = open_commit_store(f"{kind}://ada:hunter2@{address}/0", {}, MEMORY)
     else:
         store = open_commit_store(table_url(f"http://{address}"), {**CREDENTIALS_OF_ADA}, MEMORY)
     check_unavailable(store, address)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["redis", "redis-cluster", "dynamodb"])
+@pytest.mark.parametrize("kind", ["redis", "redis-cluster", "postgresql", "dynamodb"])
 def test_silent_store_is_unavailable_after_two_attempts(kind: str) -> None:
     """Each attempt ends by the timeout of its client; more than two would take longer than ten seconds."""
     with silent_server() as (address, connections):
         if kind == "dynamodb":
             store = open_commit_store(table_url(f"http://{address}"), {**CREDENTIALS_OF_ADA}, MEMORY)
         else:
-            cluster = "true" if kind == "redis-cluster" else "false"
-            store = open_commit_store(f"redis://ada:hunter2@{address}?cluster={cluster}", {}, MEMORY)
+            scheme, _, cluster = kind.partition("-")
+            more = "?cluster=true" if cluster else ""
+            store = open_commit_store(f"{scheme}://ada:hunter2@{address}/0{more}", {}, MEMORY)
         with pytest.raises(StoreUnavailable, match=address) as caught:
             store.latest("s3://bucket/t")
         assert 1 <= len(connections) <= 2

@@ -83,7 +83,7 @@ def test_roots(scheme: str, rest: str, options: dict[str, Any]) -> None:
 
 
 STORES = st.sampled_from(
-    ("memory", "file", "sqlite", "redis", "rediss", "dynamodb", "conditional-put", "x", "", "REDIS")
+    ("memory", "file", "sqlite", "redis", "rediss", "postgresql", "dynamodb", "conditional-put", "x", "", "REDIS")
 )
 
 
@@ -102,6 +102,8 @@ STORES = st.sampled_from(
 @example("sqlite", ":///", "a%ff", {})
 @example("dynamodb", "://", "tab?region=\n&endpoint_url=http://[", {})
 @example("memory", "://", "\ud800", {})
+@example("postgresql", "://h/", "a%00", {})
+@example("postgresql", "://h/", "a?service=b", {})
 def test_urls_of_commit_stores(scheme: str, separator: str, rest: str, options: dict[str, str]) -> None:
     url = f"{scheme}{separator}{rest}"
     store = read(lambda: open_commit_store(url, options, MemoryObjectStore()), InvalidInput)

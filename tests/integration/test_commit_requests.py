@@ -67,6 +67,7 @@ def site(
     tmp_path: Path,
     moto_endpoint: str,
     redis_url: str,
+    postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Site]:
     # On a slow machine the appends that warm up take so long that the committer asks for writers of other processes.
@@ -77,6 +78,7 @@ def site(
         "sqlite": f"sqlite://{tmp_path}/commits.db",
         "files": f"file://{tmp_path}/commits",
         "redis": redis_url,
+        "postgres": postgres_url,
         "dynamodb": f"dynamodb://commits-{uuid4().hex[:12]}?region=us-east-1&endpoint_url={moto_endpoint}",
     }
     seen: list[tuple[str, str]] = []
@@ -107,7 +109,7 @@ def site(
 
 
 LISTED = "conditional-put", "storage-managed"
-RESERVED = "sqlite", "files", "redis", "dynamodb"
+RESERVED = "sqlite", "files", "redis", "postgres", "dynamodb"
 
 
 @pytest.mark.parametrize(

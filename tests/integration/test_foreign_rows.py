@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import boto3
 import lance
+import psycopg
 import pyarrow as pa
 import pytest
 import redis
@@ -25,7 +26,7 @@ from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.naming import NamingScheme
 
-KINDS = ("sqlite", "files", "redis", "dynamodb")
+KINDS = ("sqlite", "files", "redis", "postgres", "dynamodb")
 ROWS = pa.table({"a": [1, 2, 3]})
 STAGED = "manifest-0b1d33a2-30a6-4f5c-8a35-3b0f2b1d33a2"
 LATEST = 3
@@ -51,6 +52,13 @@ def forge(store: str, base_uri: str, version: int, path: str, size: int = 100) -
                 state = "M" if path.startswith("moved-to:") else "F" if final else "S"
                 client.zremrangebyscore(key, version, version)
                 client.zadd(key, {f"{version}\0{state}\0{size}\0{path}\0eve": version})
+        case "postgresql":
+            with psycopg.connect(store) as rows:
+                rows.execute(
+                    "INSERT INTO lancekeep.version_row VALUES (%(uri)s, %(version)s, %(path)s, %(size)s, 'eve', false) "
+                    "ON CONFLICT (base_uri, version) DO UPDATE SET path = %(path)s, size = %(size)s",
+                    {"uri": base_uri, "version": version, "path": path, "size": size},
+                )
         case _:
             endpoint = parse_qs(parts.query)["endpoint_url"][0]
             item: Mapping[str, Any] = {
@@ -118,8 +126,10 @@ class Lake:
 
 
 @pytest.fixture(params=KINDS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Iterator[Lake]:
-    lake = Lake(deployment(request.param, tmp_path, redis_url, moto_endpoint), tmp_path)
+def lake(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str, postgres_url: str
+) -> Iterator[Lake]:
+    lake = Lake(deployment(request.param, tmp_path, redis_url, moto_endpoint, postgres_url), tmp_path)
     yield lake
     lake.catalog.close()
 

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "spark-streams.md": "integration/test_spark_pages.py",
     "spark-types.md": "integration/test_spark_pages.py",
     "tutorial.md": "integration/test_spark_pages.py",
+    "postgres.md": "contracts/test_postgres_commit_store.py",
     "write-an-adapter.md": "contracts/test_write_an_adapter.py",
 }
 """Pages whose examples need more than a reader has, and the tests that run them."""

@@ -56,10 +56,12 @@ def staged(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("lake/**/_versions/*") if ".manifest-" in path.name]
 
 
-@pytest.fixture(params=["sqlite", "redis", "dynamodb"])
-def everywhere(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Open:
+@pytest.fixture(params=["sqlite", "redis", "postgres", "dynamodb"])
+def everywhere(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str, postgres_url: str
+) -> Open:
     """Opens a catalog with the tables ``a`` and ``b``, one row each."""
-    place = deployment(request.param, tmp_path, redis_url, moto_endpoint)
+    place = deployment(request.param, tmp_path, redis_url, moto_endpoint, postgres_url)
     return opened(lambda: lancekeep.connect(place.root, commit_store=place.commit_store))
 
 

@@ -25,7 +25,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.fsck import Kind
 
-KINDS = ("sqlite", "files", "redis", "dynamodb")
+KINDS = ("sqlite", "files", "redis", "postgres", "dynamodb")
 
 
 def data(value: int) -> pa.Table:
@@ -71,8 +71,10 @@ class Lake:
 
 
 @pytest.fixture(params=KINDS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Iterator[Lake]:
-    lake = Lake(deployment(request.param, tmp_path, redis_url, moto_endpoint))
+def lake(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str, postgres_url: str
+) -> Iterator[Lake]:
+    lake = Lake(deployment(request.param, tmp_path, redis_url, moto_endpoint, postgres_url))
     yield lake
     lake.catalog.close()
 

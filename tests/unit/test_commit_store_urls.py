@@ -38,6 +38,11 @@ OBJECTS = MemoryObjectStore()
         ("redis://[::1]:6380", "redis://[::1]:6380/0"),
         ("redis+sentinel://b,a:1/rows", "redis+sentinel://a:1,b:26379/rows/0"),
         ("redis+sentinel://ada:hunter2@A:1/rows/3?sentinel_password=x", "redis+sentinel://a:1/rows/3"),
+        ("postgresql://ada:hunter2@DB/lake?sslmode=require", "postgresql://db:5432/lake"),
+        ("postgresql://b,a:1/my%2Flake?schema=lancekeep", "postgresql://a:1,b:5432/my%2Flake"),
+        ("postgresql://[::1]/lake?schema=prod&user=ada&password=hunter2", "postgresql://[::1]:5432/lake?schema=prod"),
+        ("postgresql:///lake?host=/var/run/postgresql&user=ada", "postgresql:///lake?host=/var/run/postgresql"),
+        ("postgresql:///?service=lake", "postgresql:///?service=lake"),
         ("dynamodb://Rows?region=eu-west-1", "dynamodb://Rows?region=eu-west-1"),
         ("dynamodb://Rows", "dynamodb://Rows?region=ap-south-1"),
         (

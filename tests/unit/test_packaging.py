@@ -145,7 +145,7 @@ def test_lock_file_satisfies_every_requirement() -> None:
     assert [str(want) for want in wanted if not want.specifier.contains(locked.get(want.name, "0"))] == []
 
 
-@pytest.mark.parametrize("extra", ["boto3", "redis", "pyspark"])
+@pytest.mark.parametrize("extra", ["boto3", "redis", "psycopg", "pyspark"])
 def test_importing_lancekeep_loads_no_extra(extra: str) -> None:
     program = f"import lancekeep, sys; sys.exit({extra!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

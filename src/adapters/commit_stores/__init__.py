@@ -67,6 +67,7 @@ _SOURCES: Mapping[str, _Source] = {
     "rediss": _REDIS,
     "redis+sentinel": _REDIS,
     "dynamodb": _Source("dynamodb", "DynamoDBCommitStore", "boto3"),
+    "postgresql": _Source("postgres", "PostgresCommitStore", "psycopg"),
     DERIVED: _Source("conditional_put", "ConditionalPutCommitStore"),
 }
 

@@ -104,6 +104,7 @@ SECTIONS = {
             "Measure whether the stores are safe for commits.",
             MEASURED,
         ),
+        Entry("migrate-schema", "migrate_schema", "Create or update the tables of a PostgreSQL store.", WHOLE),
     ),
 }
 

@@ -31,6 +31,7 @@ from lancekeep.ports.object_store import StorageTime
 _DRIVERS = {
     "s3": "boto3",
     "redis": "redis",
+    "postgres": "psycopg",
     "spark": "pyspark",
     "server": "starlette",
     "tracing": "opentelemetry.sdk",

@@ -1,0 +1,1 @@
+"""PostgreSQL for the adapters: addresses, connections, errors, the schema."""

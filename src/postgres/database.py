@@ -1,0 +1,250 @@
+"""Connections to a PostgreSQL database, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import BoundedSemaphore
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import errors
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    StoreUnavailable,
+    Unsupported,
+)
+from lancekeep.postgres.address import Address
+from lancekeep.postgres.migrations import LATEST
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+
+ATTEMPTS = 20
+"""Maximum number of attempts of a transaction that the server ends because of concurrent ones."""
+SECONDS = 5.0
+"""Seconds until a statement without an answer is given up, as is the wait for a connection of the process."""
+_INTERVAL = 0.1
+
+_RIGHTS = "Check user and password, and the privileges of the role (docs/postgres.md)"
+_SCHEMA = "Its owner creates or updates the tables: lancekeep migrate-schema"
+_POOLED = "A connection pooler gives each transaction another session. Add the option prepared_statements=false"
+_READ_ONLY = "This server is read-only, such as a standby. Connect to the primary, or name all hosts in the URL"
+_CONNECTIONS = "The server has no connection left. Raise max_connections, or put PgBouncer in front of it"
+_FILES = "Check the paths in sslrootcert, sslcert and sslkey"
+_SERVICE = "Define the service in ~/.pg_service.conf, or in the file that PGSERVICEFILE names"
+_DATABASE = "Create the database first: createdb"
+_UNSTORABLE = "The name of the table is too long or holds a character that PostgreSQL cannot store"
+
+_MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
+    ("28", "", AccessDenied, _RIGHTS),
+    ("42501", "", AccessDenied, _RIGHTS),
+    ("", "password authentication failed", AccessDenied, _RIGHTS),
+    ("", "authentication failed", AccessDenied, _RIGHTS),
+    ("", "no password supplied", AccessDenied, _RIGHTS),
+    ("", "no pg_hba.conf entry", AccessDenied, _RIGHTS),
+    ("", "permission denied", AccessDenied, _RIGHTS),
+    ("", "too many clients", StoreUnavailable, _CONNECTIONS),
+    ("", "connection slots are reserved", StoreUnavailable, _CONNECTIONS),
+    ("", "too many connections", StoreUnavailable, _CONNECTIONS),
+    ("", "role ", AccessDenied, _RIGHTS),
+    ("", "certificate file", InvalidInput, _FILES),
+    ("", "private key file", InvalidInput, _FILES),
+    ("", "definition of service", InvalidInput, _SERVICE),
+    ("", "session is read-only", StoreUnavailable, _READ_ONLY),
+    ("", " does not exist", InvalidInput, _DATABASE),
+    ("25006", "", Unsupported, _READ_ONLY),
+    ("3F000", "", InvalidInput, _SCHEMA),
+    ("42P01", "", InvalidInput, _SCHEMA),
+    ("42703", "", InvalidInput, _SCHEMA),
+    ("26000", "", InvalidInput, _POOLED),
+    ("42P05", "", InvalidInput, _POOLED),
+    ("22", "", InvalidInput, _UNSTORABLE),
+    ("54000", "", InvalidInput, _UNSTORABLE),
+    ("XX001", "", Damaged, "Restore the database from a backup"),
+    ("XX002", "", Damaged, "Rebuild the index: REINDEX DATABASE"),
+)
+"""The begin of an error's code, or a part of the text of an error without a code (which a refused connection is); the
+resulting error and the advice. The first match decides; all other errors are `StoreUnavailable`."""
+
+
+_CONCURRENT = (errors.SerializationFailure, errors.DeadlockDetected)
+_ENDS = (errors.IdleInTransactionSessionTimeout, errors.IdleSessionTimeout)
+
+
+class Database:
+    """The connections of a process to one database; the first call connects.
+
+    Connections are pooled without threads of their own, so a fork needs no care, and the first error is the driver's.
+    Every statement outside of a transaction is a transaction of its own.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.url, self.schema = address.url, address.schema
+        self._address = address
+        self._idle: list[Connection] = []
+        self._reset()
+
+    def statement(self, text: str) -> str:
+        """Return a statement with the schema in place of ``{schema}``."""
+        return text.replace("{schema}", f'"{self.schema}"')
+
+    def rows(self, statement: str, values: Any = None) -> list[Row]:
+        """Return the rows of an idempotent statement."""
+        return self.call(lambda connection: connection.execute(statement, values).fetchall())
+
+    def count(self, statement: str, values: Any = None) -> int:
+        """Return how many rows an idempotent statement changed."""
+        return self.call(lambda connection: connection.execute(statement, values).rowcount)
+
+    def call(self, act: Callable[[Connection], T]) -> T:
+        """Run an idempotent action over a connection.
+
+        The action is repeated if the server ends its transaction because of concurrent ones, and once over a new
+        connection if the connection is broken, as pooled ones are after a restart of the server.
+
+        Raises:
+            LancekeepError: The action failed; see `_MEANINGS`.
+        """
+        lost: psycopg.Error | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            used: Connection | None = None
+            try:
+                with self._connection() as used:
+                    return act(used)
+            except TimeoutError as error:
+                raise StoreUnavailable(f"{self.url}: no answer within {SECONDS:.0f} s") from error
+            except psycopg.Error as error:
+                if lost is not None:  # the first attempt may have succeeded, so its error counts
+                    raise StoreUnavailable(f"{self.url}: {_line(lost)}; then: {_line(error)}") from error
+                if used is not None and _ends_session(error, used):
+                    lost = error
+                    self.close()
+                elif not isinstance(error, _CONCURRENT) or attempt == ATTEMPTS:
+                    if isinstance(error, errors.ReadOnlySqlTransaction):
+                        self.close()  # after a failover, another server may be the primary
+                    raise self.understood(error) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def close(self) -> None:
+        """Close the idle connections; a later call opens new ones."""
+        if self._process == os.getpid():
+            idle, self._idle = self._idle, []
+            for connection in idle:
+                connection.close()
+
+    def connect(self, kind: type[Connection] = psycopg.Connection) -> Connection:
+        """Return a new connection, without a check of the schema."""
+        arguments: Any = self._address.arguments
+        connection = kind.connect(**arguments, autocommit=True, prepare_threshold=5 if self._address.prepares else None)
+        if connection.info.parameter_status("server_encoding") != "UTF8":
+            connection.close()
+            raise InvalidInput(f"{self.url}: the encoding of the database is not UTF8; create one with ENCODING 'UTF8'")
+        return connection
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._idle = []
+        self._room = BoundedSemaphore(self._address.connections)
+        self._checked = False
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """Provide exclusive use of a connection. One that is left in a transaction, or broken, is closed."""
+        if self._process != os.getpid():
+            self._reset()  # the driver leaves the parent's connections open
+        room = self._room
+        if not room.acquire(timeout=SECONDS):
+            raise StoreUnavailable(
+                f"{self.url}: all {self._address.connections} connections of this process were in use for "
+                f"{SECONDS:.0f} s; raise the option connections, or use fewer threads"
+            )
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._checked_connection()
+            try:
+                yield connection
+            finally:
+                if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+        finally:
+            room.release()
+
+    def _checked_connection(self) -> Connection:
+        connection = self.connect(_BoundedConnection)
+        if not self._checked:
+            try:
+                self._check_schema(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._checked = True
+        return connection
+
+    def require_known(self, number: int) -> None:
+        """Raise `Unsupported` if a newer release has updated the schema."""
+        if number > LATEST:
+            raise Unsupported(
+                f"{self.url}: the schema {self.schema!r} has the number {number}, and this release of Lancekeep knows "
+                f"{LATEST}; install a newer release"
+            )
+
+    def _check_schema(self, connection: Connection) -> None:
+        found = connection.execute(self.statement("SELECT max(number) FROM {schema}.migration")).fetchone()
+        number = (found and found[0]) or 0
+        self.require_known(number)
+        if number < LATEST:
+            raise InvalidInput(
+                f"{self.url}: the schema {self.schema!r} has the number {number}; expected {LATEST}. {_SCHEMA} "
+                f"{self.url}"
+            )
+
+    def understood(self, error: psycopg.Error) -> LancekeepError:
+        code, text = error.sqlstate or "", _line(error)
+        for beginning, part, meaning, advice in _MEANINGS:
+            if code.startswith(beginning) if beginning else not code and part in text:
+                where = f" {self.url}" if advice is _SCHEMA else ""
+                return meaning(f"{self.url}: {text}. {advice}{where}.")
+        return StoreUnavailable(f"{self.url}: {text}")
+
+
+class _BoundedConnection(psycopg.Connection[Row]):
+    """A connection whose statements end after a time: also a server that is stopped, or behind a dead network."""
+
+    def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
+        return super().wait(_bounded(gen, time.monotonic() + (timeout or SECONDS)), interval)
+
+
+def _bounded(steps: PQGen[T], deadline: float) -> PQGen[T]:
+    """Run the steps of a statement, until the deadline passes without an event of the connection."""
+    try:
+        waits_for = next(steps)
+        while True:
+            ready = yield waits_for
+            if not ready and time.monotonic() > deadline:
+                raise TimeoutError
+            waits_for = steps.send(ready)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+def _ends_session(error: psycopg.Error, connection: Connection) -> bool:
+    """Return whether an error ended the session of its connection."""
+    return connection.closed or (error.sqlstate or "").startswith(("08", "57P")) or isinstance(error, _ENDS)
+
+
+def _line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
