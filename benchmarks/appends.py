@@ -385,7 +385,7 @@ def change(
     )
 
     def compact(number: int) -> None:
-        catalog.compact("ml.t")
+        catalog.upkeep.compact("ml.t")
 
     def compact_native(number: int) -> None:
         catalog.commit_change("ml.t", lambda dataset: (dataset.optimize.compact_files(), dataset)[1])

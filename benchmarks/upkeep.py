@@ -122,7 +122,7 @@ def _uri(catalog: lancekeep.Catalog, name: str) -> str:
 
 
 def _cleanup(catalog: lancekeep.Catalog, *, dry_run: bool) -> object:
-    report = catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["versions"], dry_run=dry_run)
+    report = catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["versions"], dry_run=dry_run)
     return f"{sum(len(table.versions) for table in report.tables):,} versions"
 
 
@@ -163,12 +163,15 @@ MEASUREMENTS: dict[str, tuple[Measure, str]] = {
     "describe_table": (_description, ""),
     "lance: open versions": (lambda catalog: _opening(catalog, "versions"), ""),
     "cleanup, planned": (lambda catalog: _cleanup(catalog, dry_run=True), ""),
-    "fsck --deep, versions": (lambda catalog: len(catalog.fsck(tables=["versions"]).findings), ""),
+    "fsck --deep, versions": (lambda catalog: len(catalog.upkeep.fsck(tables=["versions"]).findings), ""),
     "cleanup": (lambda catalog: _cleanup(catalog, dry_run=False), "lance: clean-up"),
     "lance: clean-up": (_native_cleanup, ""),
     "lance: open fragments": (lambda catalog: _opening(catalog, "fragments"), ""),
     "inspect": (lambda catalog: catalog.inspect("fragments")["version"], "lance: open fragments"),
-    "fsck --deep, fragments": (lambda catalog: len(catalog.fsck(tables=["fragments"]).findings), "lance: validation"),
+    "fsck --deep, fragments": (
+        lambda catalog: len(catalog.upkeep.fsck(tables=["fragments"]).findings),
+        "lance: validation",
+    ),
     "verify": (lambda catalog: _verify(catalog, "fragments"), "lance: validation"),
     "digest": (lambda catalog: str(lancekeep.digest(catalog, ["fragments"])), ""),
     "verify with digests": (lambda catalog: _verify(catalog, "fragments"), "lance: validation"),
@@ -214,7 +217,7 @@ def _watched() -> Iterator[list[int]]:
 def measured(directory: str, name: str) -> dict[str, Any]:
     """Perform a measurement in this process."""
     catalog = lancekeep.connect(directory)
-    catalog.fsck(tables=["small"])  # imports what is imported late
+    catalog.upkeep.fsck(tables=["small"])  # imports what is imported late
     catalog.inspect("small")
     with _watched() as small:
         _verify(catalog, "small")

@@ -115,7 +115,7 @@ def connect(
         commit_store_options: Options of the commit store, such as credentials, which do not belong in a URL.
         manifest_store_options: The same for the manifest store.
         committer: The name that `TableVersions.history` shows; ``user@host`` by default.
-        inline_optimization: Update the indexes of the manifest table every 256 changes, as `Catalog.optimize` does.
+        inline_optimization: Update the indexes of the manifest table every 256 changes, as `Upkeep.optimize` does.
         unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
             lose its last commits. The catalog does not remember it.
         uri: The URI of the server, for ``impl="rest"``; another name of ``root``.

@@ -79,7 +79,7 @@ class World:
     def fsck(
         self, *, repair: bool = False, grace: timedelta = timedelta(hours=1), remove_tables: bool = False
     ) -> FsckReport:
-        """Run `Catalog.fsck` with the clock of this world."""
+        """Run `Upkeep.fsck` with the clock of this world."""
         catalog = self.catalog
         fsck = Fsck(
             directory_of(catalog).ledger,
@@ -94,7 +94,7 @@ class World:
         return fsck.run(repair=repair)
 
     def cleanup(self, *, older_than: timedelta, now: datetime, dry_run: bool = False) -> CleanupReport:
-        """Run `Catalog.cleanup` in a process whose clock shows ``now``."""
+        """Run `Upkeep.cleanup` in a process whose clock shows ``now``."""
         catalog, week = self.catalog, timedelta(days=7)
         cleanup = Cleanup(
             directory_of(catalog).ledger,

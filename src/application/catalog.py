@@ -13,20 +13,11 @@ from lancekeep.application.entries.tables import Description
 from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
 from lancekeep.application.rows.version_times import Moment, version_of
 from lancekeep.application.services import DEPRECATED, Services, deprecated_part
-from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.directory import Directory, NoDirectory
-from lancekeep.application.upkeep.fsck import FsckReport, Progress
-from lancekeep.application.upkeep.maintenance import MaintenanceAction
-from lancekeep.application.upkeep.manifest_names import RenamedManifests
-from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
-from lancekeep.application.upkeep.table_relocation import RelocationReport
-from lancekeep.application.upkeep.tiering import TieringReport
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.domain.identity import Identity
-from lancekeep.domain.maintenance import MaintenancePolicy
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.notebook import html_table
@@ -247,11 +238,11 @@ class Catalog:
         """Remove a table from the catalog. Later commits to it are refused.
 
         A table that is kept leaves every list and its name is free, but its files and versions stay: `undrop` brings it
-        back, `purge` removes it, and `cleanup` does so when its time is over. Its clones remain readable. A table that
-        has no version is removed at once.
+        back, `purge` removes it, and `Upkeep.cleanup` does so when its time is over. Its clones remain readable. A
+        table that has no version is removed at once.
 
         Otherwise its files and versions are removed. Files in its directory that neither Lance nor Lancekeep wrote
-        stay, and `fsck` reports the directory.
+        stay, and `Upkeep.fsck` reports the directory.
 
         Args:
             identifier: The table.
@@ -320,7 +311,7 @@ class Catalog:
         """Protect a table, or a namespace and everything below it. Idempotent.
 
         Until `unprotect`, the catalog refuses to drop, deregister, replace, rename, relocate and purge it, and to
-        overwrite or restore a table. `cleanup` keeps the versions up to the latest tag of each history. Native
+        overwrite or restore a table. `Upkeep.cleanup` keeps the versions up to the latest tag of each history. Native
         processes that do not ask the catalog are not stopped.
 
         Raises:
@@ -381,23 +372,6 @@ class Catalog:
             CommitUnknown: The outcome is unknown.
         """
         return self._local("clone").cloning.clone(ObjectId.of(source), ObjectId.of(target), version, deep=deep)
-
-    def materialize(self, identifier: Identifier) -> Committed | None:
-        """Copy the files that a clone reads from other tables. Idempotent.
-
-        The copies belong to a new version. Older versions read the files of the sources until `cleanup` removes them.
-        Writers that change rows at the same time are asked to read the table again.
-
-        Returns:
-            The new version; None if the latest version reads no files of other tables.
-
-        Raises:
-            TableNotFound: The table does not exist.
-            Unsupported: A base path cannot be resolved.
-            ConcurrentModification: Other writers commit faster than files are copied. The copies stay.
-            CommitUnknown: The outcome is unknown.
-        """
-        return self._local("materialize").cloning.materialize(ObjectId.of(identifier))
 
     def find_table(self, identifier: Identifier) -> Table:
         """Return a table's entry.
@@ -496,7 +470,7 @@ class Catalog:
     ) -> Committed:
         """Commit a change that only Lance itself can make, such as a compaction or index.
 
-        Files that ``act`` wrote stay until `cleanup`. Also raises the errors of `write`.
+        Files that ``act`` wrote stay until `Upkeep.cleanup`. Also raises the errors of `write`.
 
         Args:
             identifier: The table.
@@ -548,44 +522,8 @@ class Catalog:
             .commit(ObjectId.of(identifier), transaction, base=base, detached=detached)
         )
 
-    def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None:
-        """Rewrite adjacent small fragments, and fragments with many deleted rows.
-
-        Concurrent appends go on, and do not conflict. A delete, update or index of the same fragments wins; the
-        compaction is then planned again. Idempotent: a repeated call finds nothing to do.
-
-        Args:
-            identifier: The table.
-            target_rows: Fragments with fewer rows are small.
-
-        Returns:
-            The new version; None if there was nothing to do.
-
-        Raises:
-            TableNotFound, VersionNotFound: The table does not exist, or is only declared.
-            InvalidInput: ``target_rows`` is less than 1.
-            ConcurrentModification: Other writers kept changing the fragments; nothing was committed.
-            Unsupported: An index of a clone has its files at the source; materialize the clone first.
-            CommitUnknown: The outcome is unknown.
-        """
-        return self._services.compactions.compact(ObjectId.of(identifier), target_rows)
-
-    def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed:
-        """Commit fragments that distributed workers have rewritten, as one version.
-
-        Args:
-            identifier: The table.
-            rewritten: The results of ``lance.optimize.CompactionTask.execute``, all of one plan.
-
-        Raises:
-            InvalidInput: The results belong to several plans.
-            ConcurrentModification, CommitRefused: The table has changed; plan again. Nothing was committed.
-            CommitUnknown: The outcome is unknown.
-        """
-        return self._services.compactions.commit(ObjectId.of(identifier), rewritten)
-
     def abandon_write(self, plan: WritePlan) -> None:
-        """Undo `begin_write`. Idempotent. Fragments stay until `cleanup`."""
+        """Undo `begin_write`. Idempotent. Fragments stay until `Upkeep.cleanup`."""
         self._services.writes.abandon(plan)
 
     def open(
@@ -732,119 +670,6 @@ class Catalog:
             InvalidInput: The text is not a token, or the token belongs to another catalog. Nothing was done.
         """
         return self._services.resolve(token)
-
-    # -- upkeep -------------------------------------------------------------------------------------------------
-
-    def fsck(
-        self,
-        *,
-        repair: bool = False,
-        grace: timedelta | float = timedelta(hours=1),
-        remove_tables: bool = False,
-        deep: bool = False,
-        accept_loss: bool = False,
-        tables: Iterable[Identifier] | None = None,
-        progress: Progress = lambda done, total, name: None,
-    ) -> FsckReport:
-        """Check the catalog and the directories below its root; see `Upkeep.fsck`."""
-        return self.upkeep.fsck(
-            repair=repair,
-            grace=grace,
-            remove_tables=remove_tables,
-            deep=deep,
-            accept_loss=accept_loss,
-            tables=tables,
-            progress=progress,
-        )
-
-    def cleanup(
-        self,
-        older_than: timedelta | float,
-        *,
-        keep: int = 1,
-        grace: timedelta | float = timedelta(days=7),
-        tables: Iterable[Identifier] | None = None,
-        dry_run: bool = False,
-        progress: Progress = lambda done, total, name: None,
-    ) -> CleanupReport:
-        """Remove old versions and unneeded files of tables; see `Upkeep.cleanup`."""
-        return self.upkeep.cleanup(
-            older_than, keep=keep, grace=grace, tables=tables, dry_run=dry_run, progress=progress
-        )
-
-    def relocate(
-        self,
-        identifier: Identifier,
-        location: str,
-        *,
-        keep: bool = False,
-        dry_run: bool = False,
-        progress: Progress = lambda done, total, name: None,
-    ) -> RelocationReport:
-        """Move a table to another directory; see `Upkeep.relocate`."""
-        return self.upkeep.relocate(identifier, location, keep=keep, dry_run=dry_run, progress=progress)
-
-    def move_fragments(
-        self,
-        identifier: Identifier,
-        older_than: timedelta | int,
-        base: str,
-        *,
-        dry_run: bool = False,
-        progress: Progress = lambda done, total, name: None,
-    ) -> TieringReport:
-        """Move old data files to another prefix or bucket; see `Upkeep.move_fragments`."""
-        return self.upkeep.move_fragments(identifier, older_than, base, dry_run=dry_run, progress=progress)
-
-    def identity(self) -> Identity | None:
-        """Return the identity of the catalog, if it has one; see `Upkeep.identity`."""
-        return self.upkeep.identity()
-
-    def adopt_identity(self, *, original: bool = False) -> Identity:
-        """Decide whether the catalog was copied or moved; see `Upkeep.adopt_identity`."""
-        return self.upkeep.adopt_identity(original=original)
-
-    def maintain(
-        self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
-    ) -> Iterator[MaintenanceAction]:
-        """Compact, index and clean up tables by a policy; see `Upkeep.maintain`."""
-        return self.upkeep.maintain(policy, dry_run=dry_run, proceed=proceed)
-
-    def migrate(
-        self,
-        *,
-        dry_run: bool = False,
-        batch: int = 1000,
-        progress: Callable[[MigrationProgress], None] | None = None,
-    ) -> MigrationReport:
-        """Add every V1 table to the manifest; see `Upkeep.migrate`."""
-        return self.upkeep.migrate(dry_run=dry_run, batch=batch, progress=progress)
-
-    def migrate_manifest_names(
-        self,
-        table: Identifier,
-        *,
-        interrupt_plain_readers: bool = False,
-        reader_pause: float = 1.0,
-        dry_run: bool = False,
-        progress: Progress = lambda done, total, name: None,
-    ) -> tuple[RenamedManifests, ...]:
-        """Rename manifests from V1 to V2; see `Upkeep.migrate_manifest_names`."""
-        return self.upkeep.migrate_manifest_names(
-            table,
-            interrupt_plain_readers=interrupt_plain_readers,
-            reader_pause=reader_pause,
-            dry_run=dry_run,
-            progress=progress,
-        )
-
-    def optimize(self) -> None:
-        """Clean up the manifest table and build its indexes; see `Upkeep.optimize`."""
-        self.upkeep.optimize()
-
-    def change_commit_store(self, url: str) -> int:
-        """Move the versions to another commit store; see `Upkeep.change_commit_store`."""
-        return self.upkeep.change_commit_store(url)
 
     # -- settings -----------------------------------------------------------------------------------------------
 

@@ -79,6 +79,13 @@ _OF_SERVICES: Mapping[str, tuple[Callable[[Services], object], str]] = {
     ),
     "partitioned": (attrgetter("partitions.open"), "Catalog.partitions.open"),
     "uri": (attrgetter("uri"), "Catalog.describe_table(...).uri"),
+    **{
+        name: (attrgetter(f"upkeep.{name}"), f"Catalog.upkeep.{name}")
+        for name in (
+            *("adopt_identity", "change_commit_store", "cleanup", "commit_compaction", "compact", "fsck", "identity"),
+            *("maintain", "materialize", "migrate", "migrate_manifest_names", "move_fragments", "optimize", "relocate"),
+        )
+    },
 }
 _OF_DIRECTORY: Mapping[str, tuple[Callable[[Directory], object], str]] = {
     **{

@@ -161,7 +161,7 @@ class MaintenanceWorker:
         renewal = Thread(target=self._renew_until, args=(done,), name="maintenance lease", daemon=True)
         renewal.start()
         try:
-            yield from self._catalog.maintain(self._plan.policy, proceed=self._may_proceed)
+            yield from self._catalog.upkeep.maintain(self._plan.policy, proceed=self._may_proceed)
             if self._plan.refresh_views and self._may_proceed():
                 for view, outcome in self._catalog.views.refresh_due().items():
                     if isinstance(outcome, LancekeepError):

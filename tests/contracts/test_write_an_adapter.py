@@ -175,18 +175,18 @@ def test_every_operation_on_entries_works_with_a_manifest_store_elsewhere(instal
     catalog.alter_table("moved", {"kind": "z"})
     catalog.tags.create("moved", "first", 1)
     catalog.deregister_table("top")
-    assert str(catalog.fsck().findings[0].kind.value) == "unregistered table"
-    catalog.register_table("top", catalog.fsck().findings[0].object)
-    assert catalog.fsck(deep=True).findings == ()
+    assert str(catalog.upkeep.fsck().findings[0].kind.value) == "unregistered table"
+    catalog.register_table("top", catalog.upkeep.fsck().findings[0].object)
+    assert catalog.upkeep.fsck(deep=True).findings == ()
     if "//{}" in commit_store:  # it reserves versions of several tables at once
         with catalog.transaction() as tx:
             tx.write("moved", ROWS, "append")
             tx.write("top", ROWS, "append")
-    catalog.cleanup(0)
+    catalog.upkeep.cleanup(0)
     catalog.drop_table("moved")
     catalog.drop_namespace("a", cascade=True)
     assert (other.list_namespaces(), other.list_tables()) == ([], ["top"])
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
     assert not (installed / "lake" / "__manifest" / "_versions").exists()
 
 
@@ -195,7 +195,7 @@ def test_commit_store_of_a_manifest_store_elsewhere_is_remembered_and_changed(in
     catalog.write("t", ROWS)
     with pytest.raises(CommitStoreMismatch):
         connect(installed)
-    catalog.change_commit_store(f"json://{installed}/commits.json")
+    catalog.upkeep.change_commit_store(f"json://{installed}/commits.json")
     assert connect(installed, commit_store=f"json://{installed}/commits.json").open("t").count_rows() == 3
 
 
@@ -317,12 +317,12 @@ def test_store_of_databases_prescribes_directories_and_names(installed: Path, co
     catalog.drop_table("a.t")
     catalog.write("a.t", ROWS, "overwrite")
     assert catalog.describe_table("a.t").uri.endswith("/lake/a.db/t")
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
     catalog.deregister_table("a.t")
     catalog.register_table("a.t", "a.db/t")
-    catalog.relocate("a.t", "elsewhere/t")
+    catalog.upkeep.relocate("a.t", "elsewhere/t")
     assert catalog.open("a.t").count_rows() == 3
     catalog.drop_namespace("a", cascade=True)
-    (fence,) = catalog.fsck(deep=True).findings
+    (fence,) = catalog.upkeep.fsck(deep=True).findings
     assert (fence.object, fence.repair) == ("a.db", "")
     assert catalog.list_namespaces() == []

@@ -272,7 +272,7 @@ def test_rows_with_odd_values(rows: list[dict[str, Any]]) -> None:
         read(catalog.list_tables, *STORED)
         read(catalog.list_namespaces, *STORED)
         read(lambda: list(catalog.list_all_tables()), *STORED)
-        read(catalog.fsck, *STORED)
+        read(catalog.upkeep.fsck, *STORED)
         for row in encodable(rows):
             try:
                 name = ObjectId.of(row["object_id"].split("$"))

@@ -538,7 +538,7 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
     assert now[0] - line.pace.met < 10
     rows = lance.dataset(catalog.open("t").uri)
     assert rows.config()["k"] == "v"
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:

@@ -51,8 +51,8 @@ def test_bucket_root_supports_every_operation(moto_endpoint: str, tmp_path: Path
     assert lance.dataset(services_of(catalog).uri(table), storage_options=options).count_rows() == 6
     assert catalog.open("t", version=1).to_table() == ROWS
 
-    assert catalog.fsck(deep=True, repair=True, grace=timedelta(0)).findings == ()
-    catalog.cleanup(timedelta(0))
+    assert catalog.upkeep.fsck(deep=True, repair=True, grace=timedelta(0)).findings == ()
+    catalog.upkeep.cleanup(timedelta(0))
     assert open_catalog().open("t").count_rows() == 6
     for name in catalog.list_tables():
         open_catalog().drop_table(name)

@@ -165,7 +165,7 @@ def test_declaration_with_a_commit_of_another_writer_is_kept(
     catalog.abandon_write(plan)
     assert catalog.open("t").to_table() == TABLE
     assert other.write("t", TABLE, "append").version == 2
-    assert not catalog.fsck(grace=0, deep=True).findings
+    assert not catalog.upkeep.fsck(grace=0, deep=True).findings
 
 
 def test_distributed_fragments_become_one_version(catalog: lancekeep.Catalog) -> None:
@@ -322,8 +322,8 @@ def test_changing_the_commit_store_moves_and_fences_every_history(
     held = catalog.open("a.t")
     stale = lancekeep.connect(str(tmp_path / "lake"), commit_store=directory_of(catalog).commits.rows.url)
     rows = directory_of(stale).commits.rows
-    assert catalog.change_commit_store(redis_url) == 3
-    assert catalog.change_commit_store(redis_url) == 0
+    assert catalog.upkeep.change_commit_store(redis_url) == 3
+    assert catalog.upkeep.change_commit_store(redis_url) == 0
     with pytest.raises(lancekeep.CommitStoreMismatch):
         stale.write("a.t", TABLE, "append")
     latest = rows.latest(directory_of(catalog).places.dataset_root(catalog.find_table("a.t")).base_uri)
@@ -342,7 +342,7 @@ def test_unmanaged_catalog_moves_to_a_commit_store(tmp_path: Path, url: str) -> 
     native.create_table(api.CreateTableRequest(id=["t"]), stream(TABLE))
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     assert catalog.write("t", TABLE, "append").version == 2
-    assert catalog.change_commit_store(url) == 2
+    assert catalog.upkeep.change_commit_store(url) == 2
     assert catalog.write("t", TABLE, "append").version == 3
     managed = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     assert [entry.rows for entry in managed.versions.history("t")] == [9, 6, 3]
@@ -367,10 +367,10 @@ def test_interrupted_change_of_commit_store_is_completed(
     with monkeypatch.context() as patch:
         patch.setattr("lancekeep.application.upkeep.commit_store_move.move_history", stop)
         with pytest.raises(KeyboardInterrupt):
-            catalog.change_commit_store(target)
+            catalog.upkeep.change_commit_store(target)
     with pytest.raises(lancekeep.CommitStoreMismatch, match="are moving to the commit store"):
         lancekeep.connect(str(tmp_path / "lake"), commit_store=target)
-    catalog.change_commit_store(target)
+    catalog.upkeep.change_commit_store(target)
     again = lancekeep.connect(str(tmp_path / "lake"), commit_store=target)
     for number in range(4):
         assert again.write(f"t{number}", TABLE, "append").version == 2
@@ -379,7 +379,7 @@ def test_interrupted_change_of_commit_store_is_completed(
 def test_move_to_an_unreachable_commit_store_changes_nothing(catalog: lancekeep.Catalog) -> None:
     catalog.write("t", TABLE)
     with pytest.raises(lancekeep.StoreUnavailable):
-        catalog.change_commit_store("redis://127.0.0.1:9/0")
+        catalog.upkeep.change_commit_store("redis://127.0.0.1:9/0")
     assert catalog.write("t", TABLE, "append").version == 2
 
 

@@ -78,7 +78,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            report = self.catalogs[0].fsck(grace=0)
+            report = self.catalogs[0].upkeep.fsck(grace=0)
             assert {finding.kind for finding in report.findings} <= LEFT, report
             for names, entry in self.tables.items():
                 if entry.rows is not None:

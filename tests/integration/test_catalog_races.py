@@ -61,7 +61,7 @@ class Arena:
     def tables(self) -> dict[str, list[int]]:
         """Every table and its rows, once it is certain that the catalog is sound."""
         catalog = self.catalog
-        report = catalog.fsck(grace=0)
+        report = catalog.upkeep.fsck(grace=0)
         assert [finding for finding in report.findings if finding.kind not in LEFT] == [], str(report)
         rows = lance.dataset(f"{self.properties['root']}/__manifest").to_table().to_pylist()
         ids = [row["object_id"] for row in rows]
@@ -235,7 +235,7 @@ def test_concurrent_migration_and_rename(tmp_path: Path) -> None:
         name, target = f"t{turn}", f"u{turn}"
         lance.write_dataset(ROWS, f"{arena.properties['root']}/{name}.lance")
         with ThreadPoolExecutor(2) as pool:
-            migrated = pool.submit(go, arena.catalog.migrate)
+            migrated = pool.submit(go, arena.catalog.upkeep.migrate)
             renamed = pool.submit(go, arena.catalog.rename_table, name, target)
             migrated.result()
             renamed.result()
@@ -265,7 +265,7 @@ def test_concurrent_migration_and_drop(tmp_path: Path, monkeypatch: pytest.Monke
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
     migrating, other = arena.catalog, arena.catalog
     between(migrating, monkeypatch, lambda: getattr(other, operation)("t"))
-    migrating.migrate()
+    migrating.upkeep.migrate()
     assert arena.tables() == {}
 
 
@@ -295,7 +295,7 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
     arena = Arena({"root": str(tmp_path / "lake")}, "compatible", lambda _: [])
     lance.write_dataset(ROWS, f"{arena.properties['root']}/t.lance")
     declaring, other = arena.catalog, arena.catalog
-    other.migrate()
+    other.upkeep.migrate()
     assert declaring.list_tables() == ["t"]
     other.deregister_table("t")
     choose = directory_of(declaring).tables._free_location
@@ -322,7 +322,7 @@ def test_concurrent_migration_and_creation(tmp_path: Path, monkeypatch: pytest.M
     apply = directory_of(creating).ledger.apply
 
     def late(decide: Callable[[Any], Any], **options: Any) -> Any:
-        other.migrate()
+        other.upkeep.migrate()
         return apply(decide, **options)
 
     monkeypatch.setattr(directory_of(creating).ledger, "apply", late)

@@ -38,7 +38,7 @@ def test_store_with_rows_of_missing_versions_is_refused(tmp_path: Path, source: 
     foreign = [VersionRow(root.base_uri, number, root.manifest_key(number, NamingScheme.V2), 400) for number in (1, 3)]
     lancekeep.connect(str(tmp_path / "other"), commit_store=new).commits.rows._rows.record(foreign)  # type: ignore[attr-defined] # left there
     with pytest.raises(Damaged, match="version 3"):
-        catalog.change_commit_store(new)
+        catalog.upkeep.change_commit_store(new)
     again = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     again.write("t", rows(3), "append")
     assert numbers(again) == numbers(catalog) == [1, 2, 3]
@@ -61,7 +61,7 @@ def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, 
     def move() -> None:
         stored.reserve, objects.put_if_absent, objects.copy_if_absent = reserve, put_if_absent, copy_if_absent
         moves.append(new)
-        lancekeep.connect(str(tmp_path / "lake"), commit_store=url).change_commit_store(new)
+        lancekeep.connect(str(tmp_path / "lake"), commit_store=url).upkeep.change_commit_store(new)
 
     def late(row: VersionRow, *, first: bool) -> Any:
         move()
@@ -96,9 +96,9 @@ def test_table_dropped_under_another_store_does_not_block_the_return(tmp_path: P
     with lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=stores[0]) as catalog:
         catalog.write("a", pa.table({"n": [1]}))
         catalog.write("b", pa.table({"n": [2]}))
-        catalog.change_commit_store(stores[1])
+        catalog.upkeep.change_commit_store(stores[1])
         catalog.drop_table("b")
-        catalog.change_commit_store(stores[0])
+        catalog.upkeep.change_commit_store(stores[0])
         stray = tmp_path / "lake" / "b.lance" / "data" / f"{uuid4()}.lance"  # as a writer that was refused leaves it
         stray.parent.mkdir(parents=True)
         stray.write_bytes(b"rows")
@@ -113,10 +113,10 @@ def test_directory_that_pylance_creates_behind_a_fence_hides_no_other_table(tmp_
     catalog = lancekeep.connect(root, mode="v1", commit_store=stores[0])
     for name in ("t", "gone"):
         catalog.write(name, rows(1))
-    catalog.change_commit_store(stores[1])
+    catalog.upkeep.change_commit_store(stores[1])
     catalog = lancekeep.connect(root, mode="v1", commit_store=stores[1])
     catalog.drop_table("gone")
-    catalog.change_commit_store(stores[0])
+    catalog.upkeep.change_commit_store(stores[0])
     catalog = lancekeep.connect(root, mode="v1", commit_store=stores[0])
     lance.write_dataset(rows(2), f"{root}/gone.lance")
     assert catalog.list_tables(include_declared=False) == ["gone", "t"]
@@ -129,16 +129,16 @@ def test_registration_of_a_table_left_in_another_store_says_what_to_do(tmp_path:
     stores = [f"sqlite://{tmp_path}/{name}.db" for name in ("first", "second")]
     with lancekeep.connect(str(tmp_path / "lake"), mode="v2", commit_store=stores[0]) as catalog:
         catalog.write("t", pa.table({"n": [1]}))
-        catalog.change_commit_store(stores[1])
+        catalog.upkeep.change_commit_store(stores[1])
         location = catalog.deregister_table("t").location
-        catalog.change_commit_store(stores[0])
+        catalog.upkeep.change_commit_store(stores[0])
         with pytest.raises(CommitStoreMismatch) as refused:
             catalog.register_table("t", location)
         assert stores[1] in str(refused.value)
         assert f"change_commit_store with {stores[0]!r} again" in str(refused.value)
-        catalog.change_commit_store(stores[1])
+        catalog.upkeep.change_commit_store(stores[1])
         catalog.register_table("t", location)
-        catalog.change_commit_store(stores[0])
+        catalog.upkeep.change_commit_store(stores[0])
         catalog.write("t", pa.table({"n": [2]}), "append")
         assert catalog.open("t").to_table().to_pydict() == {"n": [1, 2]}
 
@@ -157,7 +157,7 @@ def test_stale_version_hint_does_not_hide_versions_after_the_move(tmp_path: Path
         latest = dataset.version
         directory_of(catalog).versions.delete_versions(root, [latest - 1, latest - 2])
         directory_of(catalog).commits.objects.put(root.hint_key, b'{"version":%d}' % (latest - 3))
-        catalog.change_commit_store("conditional-put://")
+        catalog.upkeep.change_commit_store("conditional-put://")
         found = directory_of(catalog).commits.latest(root)
         assert found is not None
         assert found.version == latest

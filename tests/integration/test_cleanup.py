@@ -71,9 +71,9 @@ def test_cleanup_keeps_only_the_files_and_rows_of_the_latest_version(deployment:
     catalog = connect(deployment)
     fill(catalog)
     before, expected = stored(deployment, "t.lance/"), numbers(catalog.open("t"))
-    planned = catalog.cleanup(NOW, dry_run=True)
+    planned = catalog.upkeep.cleanup(NOW, dry_run=True)
     assert stored(deployment, "t.lance/") == before
-    done = catalog.cleanup(NOW)
+    done = catalog.upkeep.cleanup(NOW)
     assert (planned.tables, planned.skipped, done.skipped) == (done.tables, (), ())
     left = stored(deployment, "t.lance/")
     [cleaned] = done.tables
@@ -88,8 +88,8 @@ def test_cleanup_keeps_only_the_files_and_rows_of_the_latest_version(deployment:
     root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     rows = directory_of(catalog).commits.rows.list(root.base_uri, after=None, limit=None, descending=False)
     assert [row.version for row in rows] == [max(cleaned.versions) + 1]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
-    again = catalog.cleanup(NOW)
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
+    again = catalog.upkeep.cleanup(NOW)
     assert (again.tables, again.versions, again.files) == ((), 0, 0)
     catalog.write("t", ROWS, "append")
     assert len(numbers(catalog.open("t"))) == len(expected) + 10
@@ -100,7 +100,7 @@ def test_files_of_shared_appends_are_removed_with_their_versions(deployment: Dep
     for mode in ("create", "append", "append", "overwrite"):
         catalog.write("t", ROWS, mode)
     assert len(stored(deployment, "t.lance/data/")) == 4
-    catalog.cleanup(0)
+    catalog.upkeep.cleanup(0)
     assert len(stored(deployment, "t.lance/data/")) == 1
     assert numbers(catalog.open("t")) == list(range(10))
 
@@ -108,7 +108,7 @@ def test_files_of_shared_appends_are_removed_with_their_versions(deployment: Dep
 def test_native_engine_reads_a_table_after_cleanup(deployment: Deployment) -> None:
     catalog = connect(deployment)
     fill(catalog)
-    catalog.cleanup(NOW, keep=2)
+    catalog.upkeep.cleanup(NOW, keep=2)
     dataset = lance.dataset(
         services_of(catalog).uri(catalog.find_table("t")), storage_options=dict(catalog.storage_options)
     )
@@ -135,7 +135,7 @@ def test_files_of_tags_branches_and_clones_are_kept(deployment: Deployment) -> N
     catalog.register_table("second", "elsewhere")
     catalog.write("second", ROWS, "append")
     catalog.deregister_table("second")
-    planned, report = catalog.cleanup(NOW, dry_run=True), catalog.cleanup(NOW)
+    planned, report = catalog.upkeep.cleanup(NOW, dry_run=True), catalog.upkeep.cleanup(NOW)
     assert (report.tables, report.skipped) == (planned.tables, ())
     assert {table.table: table.versions for table in report.tables}["t"] == (3, 4, 5)
     assert numbers(catalog.open("t")) == [5]
@@ -146,7 +146,7 @@ def test_files_of_tags_branches_and_clones_are_kept(deployment: Deployment) -> N
     assert numbers(catalog.open("second")) == sorted([3, *range(10)])
     assert len([file for file in stored(deployment, "t.lance/data/") if file]) == 5  # all but that of version 5
     native.tags.delete("kept")
-    assert catalog.cleanup(NOW, tables=["t"]).versions == 1
+    assert catalog.upkeep.cleanup(NOW, tables=["t"]).versions == 1
     assert numbers(catalog.open("t", branch="side")) == [1]
 
 
@@ -157,7 +157,7 @@ def test_branches_are_cleaned_like_tables(deployment: Deployment) -> None:
     for at in range(3):
         side = catalog.open("t", branch="side/way")
         lance.write_dataset(pa.table({"a": [at]}), side, mode="overwrite")
-    report = catalog.cleanup(NOW)
+    report = catalog.upkeep.cleanup(NOW)
     [cleaned] = report.tables
     assert (cleaned.branch, cleaned.versions) == ("side/way", (1, 2, 3))
     assert numbers(catalog.open("t", branch="side/way")) == [2]
@@ -177,8 +177,8 @@ def test_incomplete_files_are_removed_after_the_grace_period(deployment: Deploym
     for path in own if deployment.root.startswith("/") else ():
         path.write_bytes(b"half of a")  # as this library names them
     catalog.write("u", ROWS)  # the newest manifest stands for now
-    assert catalog.cleanup(NOW).files == 0
-    done = catalog.cleanup(NOW, grace=NOW)
+    assert catalog.upkeep.cleanup(NOW).files == 0
+    done = catalog.upkeep.cleanup(NOW, grace=NOW)
     assert (done.files, done.skipped) == (8 if deployment.root.startswith("/") else 6, ())
     assert stored(deployment, "t.lance/") == before
     assert not any(path.exists() for path in own)
@@ -189,15 +189,15 @@ def test_files_of_unknown_age_and_of_young_versions_are_kept(deployment: Deploym
     catalog = connect(deployment)
     fill(catalog)
     before = stored(deployment)
-    assert catalog.cleanup(DAY).tables == ()
+    assert catalog.upkeep.cleanup(DAY).tables == ()
     assert stored(deployment) == before
-    assert catalog.cleanup(NOW, keep=100).tables == ()
+    assert catalog.upkeep.cleanup(NOW, keep=100).tables == ()
     with pytest.raises(lancekeep.InvalidInput, match="keep is 0"):
-        catalog.cleanup(NOW, keep=0)
+        catalog.upkeep.cleanup(NOW, keep=0)
     with pytest.raises(lancekeep.InvalidInput, match="older_than"):
-        catalog.cleanup(-DAY)
+        catalog.upkeep.cleanup(-DAY)
     with pytest.raises(lancekeep.TableNotFound):
-        catalog.cleanup(NOW, tables=["u"])
+        catalog.upkeep.cleanup(NOW, tables=["u"])
 
 
 def test_files_of_concurrent_writers_are_kept(deployment: Deployment) -> None:
@@ -217,13 +217,13 @@ def test_files_of_concurrent_writers_are_kept(deployment: Deployment) -> None:
         with pytest.raises((OSError, Crash, lancekeep.LancekeepError)):
             stopped.write("t", ROWS, "append")
     expected = len(numbers(lance.dataset(plan.uri, storage_options=options)))
-    assert catalog.cleanup(NOW).versions
+    assert catalog.upkeep.cleanup(NOW).versions
     reader = connect(deployment)
     decided = len(numbers(reader.open("t"))) - expected
     assert decided == (0 if stopped is catalog else 10)
     reader.commit_fragments(plan, fragments)
     assert len(numbers(reader.open("t"))) == expected + decided + 10
-    assert reader.fsck(deep=True, grace=0).findings == ()
+    assert reader.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_version_restored_or_cloned_during_its_removal_is_kept(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_version_restored_or_cloned_during_its_removal_is_kept(tmp_path: Path) -
             opened.restore()
             cloned.shallow_clone(f"{deployment.root}/clone.lance", reference=1)
 
-    catalog.cleanup(NOW, progress=step)
+    catalog.upkeep.cleanup(NOW, progress=step)
     assert numbers(connect(deployment).open("t")) == [1]
     assert numbers(connect(deployment).open("clone")) == [0]
 
@@ -258,10 +258,10 @@ def test_table_recreated_in_the_same_directory_is_kept(tmp_path: Path) -> None:
             other.write("t", ROWS)
             other.write("t", ROWS, "append")
 
-    catalog.cleanup(NOW, progress=step)
+    catalog.upkeep.cleanup(NOW, progress=step)
     assert versions(connect(deployment)) == [2, 1]
     assert len(numbers(connect(deployment).open("t", version=1))) == 10
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_older_versions_are_kept_if_the_latest_disappears(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_older_versions_are_kept_if_the_latest_disappears(tmp_path: Path) -> Non
         if name == "removing versions of t":
             (manifests / NamingScheme.V2.final_name(3)).unlink()
 
-    assert catalog.cleanup(NOW, progress=step).tables == ()
+    assert catalog.upkeep.cleanup(NOW, progress=step).tables == ()
     assert len(list(manifests.glob("*.manifest"))) == 2
     assert numbers(lance.dataset(f"{deployment.root}/t.lance")) == [1]
 
@@ -290,7 +290,7 @@ def test_version_of_a_concurrently_created_tag_is_kept(tmp_path: Path) -> None:
         if name == "removing versions of t":
             connect(deployment).open("t").tags.create("kept", 2)
 
-    assert catalog.cleanup(NOW, progress=step).tables[0].versions == (1, 3)
+    assert catalog.upkeep.cleanup(NOW, progress=step).tables[0].versions == (1, 3)
     assert numbers(catalog.open("t", tag="kept")) == [1]
 
 
@@ -309,7 +309,7 @@ def test_concurrently_reserved_staged_manifest_is_kept(tmp_path: Path) -> None:
             row = VersionRow(root.base_uri, 3, staged, first.stat().st_size)
             assert directory_of(catalog).commits.rows.reserve(row, first=False) == Reserved()
 
-    catalog.cleanup(timedelta(days=1), grace=timedelta(0), progress=step)
+    catalog.upkeep.cleanup(timedelta(days=1), grace=timedelta(0), progress=step)
     assert Path("/", staged).exists()
 
 
@@ -329,7 +329,7 @@ def test_cleanup_after_a_crash_at_any_call_is_completed(tmp_path: Path) -> None:
         directory_of(dying).commits.rows = Faulty(directory_of(dying).commits.rows, fate)
         finished = False
         try:
-            dying.cleanup(NOW)
+            dying.upkeep.cleanup(NOW)
             finished = True
         except Crash:
             pass
@@ -338,11 +338,11 @@ def test_cleanup_after_a_crash_at_any_call_is_completed(tmp_path: Path) -> None:
             assert numbers(catalog.open("t", version=version)) == expected, nth
         for version in versions(catalog):
             assert numbers(catalog.open("t", version=version)), nth
-        catalog.fsck(deep=True, repair=True, grace=0)
-        assert catalog.fsck(deep=True, grace=0).findings == (), nth
-        catalog.cleanup(NOW, grace=NOW)
+        catalog.upkeep.fsck(deep=True, repair=True, grace=0)
+        assert catalog.upkeep.fsck(deep=True, grace=0).findings == (), nth
+        catalog.upkeep.cleanup(NOW, grace=NOW)
         assert versions(catalog) == [max(versions(catalog)), 2], nth
-        assert catalog.cleanup(NOW, grace=NOW).tables == (), nth
+        assert catalog.upkeep.cleanup(NOW, grace=NOW).tables == (), nth
         if finished:
             assert nth > 20
             return
@@ -408,7 +408,7 @@ def test_latest_version_is_found_after_a_clean_up_above_a_stale_hint(tmp_path: P
         catalog.open("t").tags.create("kept", 1)
         hint = Path(catalog.describe_table("t").uri.removeprefix("file://")) / "_versions/latest_version_hint.json"
         hint.write_text('{"version": 1}')
-        catalog.cleanup(timedelta(0), grace=timedelta(0))
+        catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
         assert catalog.open("t").version == 3
         assert sorted(catalog.open("t").to_table()["x"].to_pylist()) == [0, 1, 2]
 
@@ -422,10 +422,10 @@ def test_fsck_removes_a_hint_that_a_clean_up_by_pylance_made_misleading(tmp_path
         hint = Path(catalog.describe_table("t").uri.removeprefix("file://")) / "_versions/latest_version_hint.json"
         hint.write_text('{"version": 1}')
         dataset.cleanup_old_versions(timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)
-        [found] = catalog.fsck(deep=True, repair=True, grace=0).findings
+        [found] = catalog.upkeep.fsck(deep=True, repair=True, grace=0).findings
         assert found.kind is Kind.STALE_HINT
         assert found.repaired
         assert catalog.open("t").version == 4
         assert lance.dataset(catalog.describe_table("t").uri).version == 4
         assert sorted(catalog.open("t").to_table()["x"].to_pylist()) == [0, 1, 2, 3]
-        assert not catalog.fsck(deep=True, grace=0).findings
+        assert not catalog.upkeep.fsck(deep=True, grace=0).findings

@@ -101,7 +101,7 @@ def test_source_of_a_clone_is_neither_dropped_nor_moved(lake: Lake, mode: str, t
     catalog.drop_table("c")
     assert lake.rows(source) == [1, 2, 3]
     catalog.drop_table("t")
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_forced_drop_removes_the_source(local: Lake) -> None:
@@ -134,8 +134,8 @@ def test_clones_of_clones_branches_and_tags_keep_what_they_read(lake: Lake) -> N
     refused(lambda: catalog.drop_table("t"), "of_tag", "of_branch", "of_clone")
     refused(lambda: catalog.drop_table("of_tag"), "of_clone")
     catalog.deregister_table("of_tag")
-    catalog.cleanup(timedelta(0), grace=timedelta(0))
-    report = catalog.fsck(repair=True, grace=0, remove_tables=True, deep=True)
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
+    report = catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True, deep=True)
     assert not any(finding.repaired for finding in report.findings)
     for location, values in expected.items():
         assert lake.rows(location) == values, location
@@ -145,7 +145,7 @@ def test_clones_of_clones_branches_and_tags_keep_what_they_read(lake: Lake) -> N
     refused(lambda: catalog.drop_table("t"), "of_branch")
     catalog.drop_table("of_branch")
     catalog.drop_table("t")
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_cascade_drops_a_namespace_with_its_clones_and_spares_the_sources_of_others(local: Lake) -> None:
@@ -163,7 +163,7 @@ def test_cascade_drops_a_namespace_with_its_clones_and_spares_the_sources_of_oth
     assert local.rows("outside") == local.rows("inside") == [1, 2]
     catalog.drop_table("b.c")
     catalog.drop_namespace("a", cascade=True)
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     assert {path.name for path in Path(local.root).iterdir()} <= {"__manifest", ".lancekeep.json"}
 
 
@@ -174,13 +174,13 @@ def test_source_that_is_deregistered_is_kept_as_long_as_a_clone_is_registered(la
     lake.clone(source, "nested/deep/c")
     catalog.register_table("c", "nested/deep/c")
     catalog.deregister_table("t")
-    [finding] = catalog.fsck(repair=True, grace=0, remove_tables=True).findings
+    [finding] = catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True).findings
     assert (finding.object, finding.repaired) == (source, False)
     assert "nested/deep/c" in finding.meaning
     assert lake.rows("nested/deep/c") == [1, 2]
     catalog.drop_table("c")
-    catalog.fsck(repair=True, grace=0, remove_tables=True)
-    assert catalog.fsck(grace=0).findings == ()
+    catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True)
+    assert catalog.upkeep.fsck(grace=0).findings == ()
 
 
 def test_source_of_a_deregistered_clone_that_another_clone_reads_is_kept(local: Lake) -> None:
@@ -192,13 +192,13 @@ def test_source_of_a_deregistered_clone_that_another_clone_reads_is_kept(local: 
     places = {name: catalog.find_table(name).location for name in ("a", "b", "c")}
     for name in ("a", "b"):
         catalog.deregister_table(name)
-    findings = catalog.fsck(repair=True, grace=0, remove_tables=True).findings
+    findings = catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True).findings
     assert {(finding.object, finding.repaired) for finding in findings} == {(places["a"], False), (places["b"], False)}
     assert lance.dataset(f"{local.root}/{places['b']}", version=1).to_table() == rows(1, 2)
     assert local.rows(places["c"]) == [3]
     catalog.deregister_table("c")
-    catalog.fsck(repair=True, grace=0, remove_tables=True)
-    assert catalog.fsck(grace=0).findings == ()
+    catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True)
+    assert catalog.upkeep.fsck(grace=0).findings == ()
 
 
 @pytest.mark.parametrize("mode", ["v1", "compatible"])
@@ -235,7 +235,7 @@ def test_cleanup_keeps_what_deregistered_clones_in_nested_locations_read(lake: L
     lake.clone(source, "other/cl")
     catalog.register_table("kept", "other/cl")
     catalog.write("t", rows(9), "overwrite")
-    assert catalog.cleanup(timedelta(0), grace=timedelta(0)).versions
+    assert catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0)).versions
     for location in ("sub/cl", "sub/deep/er/cl", "other/cl"):
         assert lake.rows(location) == [1, 2]
     assert lake.rows(source) == [9]
@@ -250,7 +250,7 @@ def test_cleanup_keeps_files_of_clone_reached_by_symbolic_link(local: Lake, tmp_
     (Path(local.root) / "c").rename(tmp_path / "moved")
     (Path(local.root) / "c").symlink_to(tmp_path / "moved")
     catalog.write("t", rows(9), "overwrite")
-    report = catalog.cleanup(timedelta(0), grace=timedelta(0))
+    report = catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     assert [skipped.table for skipped in report.skipped] == ["c"]
     assert report.versions
     assert local.rows("c") == [1, 2]
@@ -273,7 +273,7 @@ def test_concurrent_source_drop_and_clone_registration_refuse_one(local: Lake, m
     refused(lambda: catalog.drop_table("t"), "c")
     assert catalog.list_tables() == ["c", "t"]
     assert local.rows("c") == local.rows(source) == [1, 2]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_migrated_and_altered_clones_are_recorded(local: Lake) -> None:
@@ -282,7 +282,7 @@ def test_migrated_and_altered_clones_are_recorded(local: Lake) -> None:
     for name in ("c", "d"):
         local.clone("t.lance", f"{name}.lance")
     catalog.alter_table("d", {"owner": "me"})
-    catalog.migrate()
+    catalog.upkeep.migrate()
     strict = local.connect("v2")
     refused(lambda: strict.drop_table("t"), "c", "d")
     assert local.rows("c.lance") == local.rows("d.lance") == [1]
@@ -295,7 +295,7 @@ def test_renamed_clone_is_still_recorded(local: Lake) -> None:
     moved = catalog.rename_table("c", "e")
     assert local.rows(moved.location) == [1]
     refused(lambda: local.connect("v2").drop_table("t"), "e")
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     catalog.drop_table("e")
     catalog.drop_table("t")
 
@@ -307,7 +307,7 @@ def test_clone_overwritten_and_cleaned_up_releases_its_source(local: Lake) -> No
     catalog.register_table("c", "c")
     catalog.write("c", rows(5), "overwrite")
     refused(lambda: catalog.drop_table("t"), "c")  # an older version reads them
-    catalog.cleanup(timedelta(0), tables=["c"])
+    catalog.upkeep.cleanup(timedelta(0), tables=["c"])
     catalog.drop_table("t")
     assert local.rows("c") == [5]
 
@@ -325,14 +325,14 @@ def test_fsck_finds_and_repairs_the_records_of_clones(local: Lake) -> None:
     stale.parent.mkdir()
     stale.write_text("c")
     for repaired in (False, True):
-        found = catalog.fsck(deep=True, grace=0, repair=repaired).findings
+        found = catalog.upkeep.fsck(deep=True, grace=0, repair=repaired).findings
         assert [(one.kind, one.object, one.repaired) for one in found] == [
             (Kind.UNRECORDED_CLONE, "c", repaired),
             (Kind.STALE_RECORD, "u", repaired),
         ]
     assert record.exists()
     assert not stale.exists()
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     refused(lambda: catalog.drop_table("t"), "c")
     catalog.drop_table("u")
 
@@ -357,7 +357,7 @@ def test_clone_of_any_version_has_its_rows_and_indexes(lake: Lake, deep: bool) -
     catalog.write("n.c", rows(100), "append")
     catalog.open("n.c").delete("a = 4")
     assert lake.rows(catalog.find_table("n.c").location) == [*range(3), *range(5, 20), 100]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     if deep:
         catalog.drop_table("t")
         assert lake.rows(catalog.find_table("d").location) == latest
@@ -374,17 +374,17 @@ def test_materialized_clone_outlives_its_source(lake: Lake) -> None:
     catalog.clone("c", "cc")
     catalog.write("cc", rows(10), "append")
     catalog.open("cc").delete("a = 4")
-    committed = catalog.materialize("cc")
+    committed = catalog.upkeep.materialize("cc")
     assert committed is not None
-    assert (committed.version, catalog.materialize("cc")) == (6, None)
+    assert (committed.version, catalog.upkeep.materialize("cc")) == (6, None)
     catalog.write("cc", rows(11), "append")
-    assert catalog.cleanup(timedelta(0)).skipped == ()
+    assert catalog.upkeep.cleanup(timedelta(0)).skipped == ()
     assert "cc" not in catalog.clones_of("t")
     catalog.drop_table("c", force=True)
     catalog.drop_table("t", force=True)
     assert lake.rows(catalog.find_table("cc").location) == [0, 1, 2, *range(5, 12)]
     assert catalog.open("cc").to_table(filter="a = 9").num_rows == 1
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_writers_of_a_clone_continue_while_it_is_materialized(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_writers_of_a_clone_continue_while_it_is_materialized(lake: Lake, monkey
             catalog.open("c").delete("a = 1")
 
     monkeypatch.setattr(Cloning, "_copy", copy_slowly)
-    committed = catalog.materialize("c")
+    committed = catalog.upkeep.materialize("c")
     assert committed is not None
     assert committed.version == 4
     stale.delete("a = 2")
@@ -483,10 +483,10 @@ def test_clone_with_an_index_of_its_source_is_compacted_once_it_is_materialized(
     catalog.clone("a", "b")
     before = set(tmp_path.glob("lake/b.lance/data/*"))
     with pytest.raises(lancekeep.Unsupported, match="materialize"):
-        catalog.compact("b")
+        catalog.upkeep.compact("b")
     assert set(tmp_path.glob("lake/b.lance/data/*")) == before
-    catalog.materialize("b")
-    assert catalog.compact("b") is not None
+    catalog.upkeep.materialize("b")
+    assert catalog.upkeep.compact("b") is not None
     found = lance.dataset(str(tmp_path / "lake/b.lance"))
     assert len(found.get_fragments()) == 1
     assert found.to_table(["id"], "value = 5")["id"].to_pylist() == [1, 2]

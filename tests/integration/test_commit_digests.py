@@ -133,7 +133,7 @@ def planned(catalog: lancekeep.Catalog, mode: str) -> None:
 
 
 def compacted(catalog: lancekeep.Catalog) -> None:
-    catalog.compact("t")
+    catalog.upkeep.compact("t")
 
 
 COMMITS: dict[str, Callable[[lancekeep.Catalog], object]] = {
@@ -157,12 +157,12 @@ COMMITS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "clone": lambda catalog: catalog.clone("t", "shallow"),
     "clone deeply": lambda catalog: catalog.clone("t", "deep", deep=True),
     "append to a clone": lambda catalog: catalog.write("shallow", rows(12), "append"),
-    "materialize": lambda catalog: catalog.materialize("shallow"),
+    "materialize": lambda catalog: catalog.upkeep.materialize("shallow"),
     "view": viewed,
     "restore": lambda catalog: catalog.versions.restore(T, 2),
     "overwrite": lambda catalog: catalog.write("t", rows(1, 2), "overwrite"),
     "rename": lambda catalog: (catalog.write("u", rows(3), "append"), catalog.rename_table("u", "v")),
-    "tier": lambda catalog: catalog.move_fragments("v", timedelta(0), f"{catalog.root_uri}-tier"),
+    "tier": lambda catalog: catalog.upkeep.move_fragments("v", timedelta(0), f"{catalog.root_uri}-tier"),
 }
 MANAGED = {"commit together"}
 """Kinds of commits that need a commit store."""
@@ -331,7 +331,7 @@ def flushed(lake: Lake, *values: int) -> None:
 
 
 def cleaned(lake: Lake) -> None:
-    lake.catalog.cleanup(0, grace=0)
+    lake.catalog.upkeep.cleanup(0, grace=0)
 
 
 def digested(lake: Lake) -> None:
@@ -406,7 +406,7 @@ def test_relocated_table_takes_its_records_along(lake: Lake) -> None:
     lake.catalog.write("t", rows(1))
     flushed(lake, 2)
     lake.catalog.write("t", rows(3), "append")
-    lake.catalog.relocate("t", "archive/t")
+    lake.catalog.upkeep.relocate("t", "archive/t")
     assert lake.verified() == []
 
 

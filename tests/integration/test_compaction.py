@@ -81,7 +81,7 @@ def test_compaction_keeps_the_rows_of_any_table(tmp_path: Path, version: str, st
     before = lance.dataset(uri)
     columns = [name for name in names if name != "blob"]
     expected = before.to_table(columns, with_row_id=stable).sort_by("id")
-    committed = catalog.compact("t")
+    committed = catalog.upkeep.compact("t")
     after = lance.dataset(uri)
     after.validate()
     assert committed is not None
@@ -92,10 +92,10 @@ def test_compaction_keeps_the_rows_of_any_table(tmp_path: Path, version: str, st
         positions = range(after.count_rows())
         sizes = [len(blob.read()) for blob in after.take_blobs("blob", indices=positions) if blob is not None]
         assert sizes == after.to_table(["id"])["id"].to_pylist()
-    assert catalog.compact("t") is None
+    assert catalog.upkeep.compact("t") is None
     catalog.write("t", rows(100, 2).select(names), "append")
     assert ids(uri) == [*expected["id"].to_pylist(), 100, 101]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -105,7 +105,7 @@ def test_indexes_find_the_rows_after_a_compaction(tmp_path: Path, store: str) ->
     uri = of_four_fragments(catalog)
     catalog.open("t").create_scalar_index("id", "BTREE")
     catalog.write("t", rows(40, 5), "append")
-    assert catalog.compact("t", target_rows=30) is not None
+    assert catalog.upkeep.compact("t", target_rows=30) is not None
     after = lance.dataset(uri)
     for number in (0, 13, 39, 44):
         assert after.to_table(filter=f"id = {number}")["id"].to_pylist() == [number]
@@ -177,7 +177,7 @@ def test_indexes_of_stable_row_ids_find_the_rows_after_a_compaction(tmp_path: Pa
     expected = [each for each in range(60 if appended else 40) if each % 5 == 3 and each != 3]
     question = QUESTIONS[kind][1]
     assert answer(uri, kind) == expected
-    committed = catalog.compact("t")
+    committed = catalog.upkeep.compact("t")
     assert committed is not None
     lance.dataset(uri).validate()
     assert len(lance.dataset(uri).get_fragments()) == 1 + appended
@@ -185,7 +185,7 @@ def test_indexes_of_stable_row_ids_find_the_rows_after_a_compaction(tmp_path: Pa
     dataset = lance.dataset(uri)
     dataset.optimize.optimize_indices(num_indices_to_merge=0)
     assert answer(uri, kind) == expected
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     if "filter" in question:
         dataset.delete(question["filter"])
         assert ids(uri) == [each for each in range(60 if appended else 40) if each % 5 != 3]
@@ -221,10 +221,10 @@ def test_an_index_that_appears_after_the_plan_covers_no_other_rows(
             raise
 
     monkeypatch.setattr(Compactions, "commit", overtaken)
-    assert catalog.compact("t") is not None
+    assert catalog.upkeep.compact("t") is not None
     assert len(refused) == refusals
     assert answer(uri, kind) == [3, 8, 13, 18, 23, 28, 33, 38]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_tables_of_a_server_are_compacted_by_the_client(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_tables_of_a_server_are_compacted_by_the_client(tmp_path: Path) -> None:
     with serving(lancekeep.DirectoryNamespace(root=root, commit_store=store)) as running:
         catalog = lancekeep.connect(running.uri)
         uri = of_four_fragments(catalog)
-        assert catalog.compact("t") is not None
+        assert catalog.upkeep.compact("t") is not None
     assert ids(uri) == list(range(40))
     assert len(lance.dataset(uri).get_fragments()) == 1
 
@@ -245,12 +245,12 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None
     of_four_fragments(catalog)
     files = sorted((tmp_path / "lake/t.lance").rglob("*"))
     with pytest.raises(lancekeep.InvalidInput, match="target_rows is at least 1; found 0"):
-        catalog.compact("t", target_rows=0)
+        catalog.upkeep.compact("t", target_rows=0)
     with pytest.raises(lancekeep.TableNotFound):
-        catalog.compact("u")
+        catalog.upkeep.compact("u")
     catalog.declare_table("declared")
     with pytest.raises(lancekeep.VersionNotFound):
-        catalog.compact("declared")
+        catalog.upkeep.compact("declared")
     assert sorted((tmp_path / "lake/t.lance").rglob("*")) == files
 
 
@@ -277,7 +277,7 @@ def test_a_forged_rewrite_is_refused(tmp_path: Path, change: Callable[[dict[str,
     catalog = connect(tmp_path, "files")
     uri = of_four_fragments(catalog)
     with pytest.raises(lancekeep.CommitRefused, match=why):
-        catalog.commit_compaction("t", [result_of(catalog, change)])
+        catalog.upkeep.commit_compaction("t", [result_of(catalog, change)])
     assert lance.dataset(uri).version == 4
     assert ids(uri) == list(range(40))
 
@@ -296,7 +296,7 @@ def test_a_refused_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Compactions, "commit", overtaken)
     with pytest.raises(lancekeep.ConcurrentModification, match=r"5 compactions were refused.* delete"):
-        catalog.compact("t")
+        catalog.upkeep.compact("t")
     assert sorted(data.iterdir()) == files
     assert ids(uri) == list(range(5, 40))
 
@@ -309,7 +309,7 @@ def test_rewrites_of_two_plans_are_refused(tmp_path: Path) -> None:
     second = directory_of(catalog).engine.compaction.rewrite(catalog.open("t"), 1000)
     for rewritten in ([], [*first, *second]):
         with pytest.raises(lancekeep.InvalidInput, match=r"the tasks of one plan; found results of [02] plans"):
-            catalog.commit_compaction("t", rewritten)
+            catalog.upkeep.commit_compaction("t", rewritten)
     assert catalog.open("t").version == 5
 
 
@@ -324,7 +324,7 @@ OTHERS: dict[str, tuple[Callable[[lancekeep.Catalog], object], list[int]]] = {
     ),
     "restore": (lambda catalog: catalog.open("t", 2).restore(), list(range(20))),
     "index": (lambda catalog: catalog.open("t").create_scalar_index("id", "BTREE"), list(range(40))),
-    "compaction": (lambda catalog: catalog.compact("t"), list(range(40))),
+    "compaction": (lambda catalog: catalog.upkeep.compact("t"), list(range(40))),
     "recreation": (
         lambda catalog: [
             catalog.drop_table("t"),
@@ -351,13 +351,13 @@ def test_another_change_during_a_compaction_stays(
         return commit(self, *arguments)
 
     monkeypatch.setattr(Compactions, "commit", overtaken)
-    catalog.compact("t")
+    catalog.upkeep.compact("t")
     after = lance.dataset(uri)
     after.validate()
     assert ids(uri) == expected
     assert after.to_table(filter=f"id = {expected[-1]}").num_rows == 1
     assert len(after.get_fragments()) <= (2 if change == "append" else 1)
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -380,7 +380,7 @@ def test_appends_do_not_pause_for_compactions(tmp_path: Path, store: str) -> Non
     committed = 0
     try:
         while committed < 3:
-            committed += other.compact("t") is not None
+            committed += other.upkeep.compact("t") is not None
     finally:
         stop.set()
         for thread in threads:
@@ -393,7 +393,7 @@ def test_appends_pause_for_a_writer_that_does_not_rebase(tmp_path: Path) -> None
     catalog, other = connect(tmp_path), connect(tmp_path)
     of_four_fragments(catalog, ["id"])
     pace = directory_of(catalog).versions.lines._lines[ObjectId(("t",))]
-    other.compact("t")
+    other.upkeep.compact("t")
     catalog.write("t", rows(50, 1).select(["id"]), "append")
     assert pace.pace.met == float("-inf")
     other.commit_change("t", lambda dataset: (dataset.optimize.compact_files(), dataset)[1])
@@ -404,7 +404,7 @@ def test_appends_pause_for_a_writer_that_does_not_rebase(tmp_path: Path) -> None
 def test_the_transaction_of_a_compaction_says_that_it_was_rebased(tmp_path: Path) -> None:
     catalog = connect(tmp_path)
     uri = of_four_fragments(catalog)
-    committed = catalog.compact("t")
+    committed = catalog.upkeep.compact("t")
     assert committed is not None
     transaction = lance.dataset(uri).read_transaction(committed.version)
     assert transaction is not None

@@ -55,7 +55,7 @@ def test_what_each_holder_keeps_is_freed_when_it_is_removed(tmp_path: Path, stor
 
         def frees(*holders: tuple[str, str]) -> None:
             before, predicted = size(table), sum(keeps[holder] for holder in holders)
-            catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["ml.t"])
+            catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["ml.t"])
             assert before - size(table) == predicted > 1000
 
         frees(("old versions", ""), ("orphans", ""))
@@ -65,7 +65,7 @@ def test_what_each_holder_keeps_is_freed_when_it_is_removed(tmp_path: Path, stor
         frees(("clone", "ml.copy"))
         before = size(table)
         catalog.branches.delete("ml.t", "trial")
-        catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["ml.t"])
+        catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["ml.t"])
         assert before - size(table) == keeps["branch", "trial"]
         assert {each["what"] for each in costs(root, "ml.t")} <= {"latest version", "other files"}
 

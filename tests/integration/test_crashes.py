@@ -37,8 +37,8 @@ WITH_A_MANIFEST: dict[str, Operation] = {
     "rename": lambda catalog: catalog.rename_table("t", "moved"),
     "rename into a namespace": lambda catalog: catalog.rename_table("t", "a.moved"),
     "rename out of a namespace": lambda catalog: catalog.rename_table("a.u", "moved"),
-    "relocate": lambda catalog: catalog.relocate("t", "place"),
-    "relocate and keep": lambda catalog: catalog.relocate("a.u", "place", keep=True),
+    "relocate": lambda catalog: catalog.upkeep.relocate("t", "place"),
+    "relocate and keep": lambda catalog: catalog.upkeep.relocate("a.u", "place", keep=True),
     "alter table": lambda catalog: catalog.alter_table("t", {"owner": "Zoë"}),
     "create namespace": lambda catalog: catalog.create_namespace("b", {"owner": "Zoë"}),
     "alter namespace": lambda catalog: catalog.alter_namespace("a", {"owner": "Zoë"}),
@@ -46,7 +46,7 @@ WITH_A_MANIFEST: dict[str, Operation] = {
     "drop namespace and all": lambda catalog: catalog.drop_namespace("a", cascade=True),
 }
 IN_COMPATIBILITY: dict[str, Operation] = {
-    "migrate native": lambda catalog: catalog.migrate(batch=1),
+    "migrate native": lambda catalog: catalog.upkeep.migrate(batch=1),
     "rename native": lambda catalog: catalog.rename_table("native", "a.moved"),
 }
 CASES = [
@@ -95,15 +95,15 @@ class Lake:
         """What fsck removes changes no state; then do again what was not done, and nothing is left over."""
         catalog = self.connect()
         found = state(catalog)
-        catalog.fsck(repair=True, grace=0)
+        catalog.upkeep.fsck(repair=True, grace=0)
         assert state(catalog) == found
         if found != new:
             for table in {"new", "a.new"} & found[0].keys():  # only declared
                 catalog.drop_table(table)
             operation(catalog)
         assert state(catalog) == new
-        catalog.fsck(repair=True, grace=0, remove_tables=True)
-        assert catalog.fsck(grace=0).findings == ()
+        catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True)
+        assert catalog.upkeep.fsck(grace=0).findings == ()
         assert state(catalog) == new
         assert self.unreferenced(catalog) == set()
         assert self.strays() == set()
@@ -168,10 +168,10 @@ def test_crash_leaves_old_or_new_state_and_repair_removes_leftovers(
         found = state(catalog)
         assert found in (old, new, *between), nth
         left = lake.unreferenced(catalog) - lake.fences()
-        assert left <= {finding.object for finding in catalog.fsck(grace=0).findings}, nth
-        catalog.fsck(repair=True, grace=0)
+        assert left <= {finding.object for finding in catalog.upkeep.fsck(grace=0).findings}, nth
+        catalog.upkeep.fsck(repair=True, grace=0)
         assert state(catalog) == found, nth
-        assert not any(finding.repair for finding in catalog.fsck(grace=0).findings), nth
+        assert not any(finding.repair for finding in catalog.upkeep.fsck(grace=0).findings), nth
         assert all(map(lake.holds_a_version, lake.unreferenced(catalog))), nth
         lake.complete(operation, new)
     assert nth > 1, "the process died nowhere"

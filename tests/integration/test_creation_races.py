@@ -81,7 +81,7 @@ def test_of_four_processes_one_creates_the_table(peers: Peers, tmp_path: Path, m
     catalog = lancekeep.connect(root, mode=mode, commit_store=store)
     assert_one_winner_each(catalog, turns)
     assert directories(root) == places(catalog)
-    assert catalog.fsck(grace=0).findings == ()
+    assert catalog.upkeep.fsck(grace=0).findings == ()
 
 
 @pytest.mark.parametrize("managed", [False, True], ids=["storage-managed", "conditional-put"])

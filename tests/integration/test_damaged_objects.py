@@ -28,7 +28,9 @@ class Lake:
         return sorted((self.directory / "a.lance").glob(pattern))
 
     def findings(self) -> list[tuple[Kind, str]]:
-        found: tuple[Finding, ...] = lancekeep.connect(str(self.directory), commit_store=STORE).fsck(deep=True).findings
+        found: tuple[Finding, ...] = (
+            lancekeep.connect(str(self.directory), commit_store=STORE).upkeep.fsck(deep=True).findings
+        )
         return [(finding.kind, finding.object) for finding in found]
 
 

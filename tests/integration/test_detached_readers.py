@@ -85,7 +85,7 @@ def values(catalog: lancekeep.Catalog, table: str, version: int) -> list[int]:
 
 def deregistered_and_repaired(catalog: lancekeep.Catalog) -> None:
     catalog.deregister_table("s")
-    catalog.fsck(repair=True, remove_tables=True, grace=0)
+    catalog.upkeep.fsck(repair=True, remove_tables=True, grace=0)
 
 
 def test_source_of_a_detached_version_of_a_clone_stays(lake: Lake) -> None:
@@ -94,17 +94,17 @@ def test_source_of_a_detached_version_of_a_clone_stays(lake: Lake) -> None:
     catalog.clone("s", "c")
     detached = by_engine(catalog, "c")()
     catalog.write("c", rows(3), "overwrite")
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     acts: list[Callable[[], Any]] = [
         lambda: catalog.drop_table("s"),
-        lambda: catalog.relocate("s", "elsewhere"),
+        lambda: catalog.upkeep.relocate("s", "elsewhere"),
     ]
     for act in acts:
         with pytest.raises(lancekeep.Refused, match=r"\bc\b"):
             act()
     assert values(catalog, "c", detached) == [1, 2]
     deregistered_and_repaired(catalog)
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     assert values(catalog, "c", detached) == [1, 2]
 
 
@@ -114,7 +114,7 @@ def test_rename_of_a_v1_source_of_a_detached_version_is_refused(one: Lake) -> No
     catalog.clone("s", "c")
     detached = by_engine(catalog, "c")()
     catalog.write("c", rows(3), "overwrite")
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     with pytest.raises(lancekeep.Refused, match=r"\bc\b"):
         catalog.rename_table("s", "other")
     assert values(catalog, "c", detached) == [1, 2]
@@ -133,10 +133,10 @@ def test_detached_versions_move_with_their_table(
     def committing(done: int, total: int, step: str) -> None:
         found.append(write())
 
-    catalog.relocate("t", "elsewhere", keep=keep, progress=committing)
+    catalog.upkeep.relocate("t", "elsewhere", keep=keep, progress=committing)
     assert len(found) == 6
     assert {tuple(values(catalog, "t", version)) for version in found} == {(1, 2)}
-    assert catalog.fsck(deep=True, grace=0).findings == () or keep
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == () or keep
 
 
 @pytest.mark.parametrize("writer", [by_engine, without_engine])
@@ -148,7 +148,7 @@ def test_detached_commit_at_the_old_place_is_refused(
     catalog.write("t", rows(1, 2))
     write = writer(catalog, "t")
     moves: dict[str, Callable[[], object]] = {
-        "relocate": lambda: one.connect().relocate("t", "elsewhere"),
+        "relocate": lambda: one.connect().upkeep.relocate("t", "elsewhere"),
         "rename": lambda: one.connect("compatible").rename_table("t", "u"),
     }
     create = DetachedVersions._create
@@ -187,7 +187,7 @@ def test_detached_version_of_a_version_that_a_cleanup_removes_is_refused(
     create = DetachedVersions._create
 
     def late(self: DetachedVersions, *args: Any) -> Any:
-        one.connect().cleanup(0, grace=0)
+        one.connect().upkeep.cleanup(0, grace=0)
         return create(self, *args)
 
     monkeypatch.setattr(DetachedVersions, "_create", late)
@@ -200,8 +200,8 @@ def test_detached_version_reads_its_rows_after_tiering_and_cleanup(one: Lake, tm
     catalog = one.connect()
     catalog.write("t", rows(1, 2))
     before = by_engine(catalog, "t")()
-    catalog.move_fragments("t", timedelta(0), str(tmp_path / "cold"))
+    catalog.upkeep.move_fragments("t", timedelta(0), str(tmp_path / "cold"))
     after = by_engine(catalog, "t")()
     catalog.write("t", rows(3), "overwrite")
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     assert values(catalog, "t", before) == values(catalog, "t", after) == [1, 2]

@@ -119,7 +119,7 @@ def test_damaged_record_is_reported(lake: Lake) -> None:
 
 
 def cleaned(lake: Lake) -> None:
-    lake.catalog.cleanup(0, grace=0)
+    lake.catalog.upkeep.cleanup(0, grace=0)
 
 
 def cleaned_natively(lake: Lake) -> None:
@@ -129,11 +129,11 @@ def cleaned_natively(lake: Lake) -> None:
 
 
 def relocated(lake: Lake) -> None:
-    lake.catalog.relocate("t", "archive/t")
+    lake.catalog.upkeep.relocate("t", "archive/t")
 
 
 def checked(lake: Lake) -> None:
-    lake.catalog.fsck(repair=True, deep=True, grace=0, remove_tables=True)
+    lake.catalog.upkeep.fsck(repair=True, deep=True, grace=0, remove_tables=True)
 
 
 @pytest.mark.parametrize("operation", [cleaned, cleaned_natively, relocated, checked])
@@ -143,7 +143,7 @@ def test_digests_stay_valid(lake: Lake, operation: Callable[[Lake], None]) -> No
     problems, compared = lake.verified()
     assert problems == []
     assert before - 2 <= compared <= before  # a native clean-up removes the version at which the branch begins
-    assert lake.catalog.fsck(deep=True).findings == ()
+    assert lake.catalog.upkeep.fsck(deep=True).findings == ()
     assert lance.dataset(str(lake.table())).count_rows() == 199
 
 
@@ -178,7 +178,7 @@ def test_number_of_a_discarded_version_can_be_used_again(lake: Lake) -> None:
     latest = min(lake.table().glob("_versions/*.manifest"))
     latest.write_bytes(b"no manifest")
     catalog = lancekeep.connect(str(lake.directory), commit_store=STORE)
-    catalog.fsck(tables=["t"], repair=True, accept_loss=True, grace=0)
+    catalog.upkeep.fsck(tables=["t"], repair=True, accept_loss=True, grace=0)
     catalog.write("t", rows(500), "append")
     assert lancekeep.verify(catalog).problems == ()
 

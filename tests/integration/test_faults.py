@@ -122,7 +122,7 @@ def require_one_append(namespace: lancekeep.DirectoryNamespace) -> None:
     catalog = namespace.catalog
     assert sorted(catalog.open("hot.t").to_table()["number"].to_pylist()) == [0, 1]
     assert [entry.version for entry in catalog.versions.history("hot.t")] == [2, 1]
-    assert not catalog.fsck(deep=True).findings
+    assert not catalog.upkeep.fsck(deep=True).findings
 
 
 def test_operation_with_503_after_success_has_one_effect(namespace: lancekeep.DirectoryNamespace, front: Front) -> None:

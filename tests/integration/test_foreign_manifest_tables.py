@@ -199,9 +199,9 @@ def test_odd_row_is_a_finding_and_no_outage(tmp_path: Path, mode: str, odd: dict
     assert {"new", "space"} <= set(catalog.list_namespaces())
     catalog.drop_namespace("new", cascade=True)
     catalog.drop_namespace("space")
-    assert len(catalog.fsck(grace=0).findings) >= 1
-    catalog.fsck(repair=True, deep=True, grace=0)
-    catalog.cleanup(older_than=timedelta(0))
+    assert len(catalog.upkeep.fsck(grace=0).findings) >= 1
+    catalog.upkeep.fsck(repair=True, deep=True, grace=0)
+    catalog.upkeep.cleanup(older_than=timedelta(0))
     if odd["object_id"] != "good":
         assert catalog.open("good").count_rows() == 1
     after = [row for row in lance.dataset(uri).to_table().to_pylist() if row["object_id"] == odd["object_id"]]
@@ -214,7 +214,7 @@ def test_malformed_row_is_one_finding(tmp_path: Path) -> None:
     uri = str(tmp_path / "lake/__manifest")
     for name in odd:
         lance.write_dataset(pa.Table.from_pylist([ODD_ROWS[name]], schema=schema), uri, mode="overwrite")
-        report = catalog_of(uri).fsck()
+        report = catalog_of(uri).upkeep.fsck()
         assert [finding.kind for finding in report.findings] == [Kind.MALFORMED], name
 
 
@@ -370,7 +370,7 @@ class ForeignTable(RuleBasedStateMachine):
 
     @rule()
     def optimize(self) -> None:
-        self.catalog.optimize()
+        self.catalog.upkeep.optimize()
 
     @rule()
     def reopen(self) -> None:

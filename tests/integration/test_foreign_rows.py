@@ -147,7 +147,7 @@ def readers_and_writers(catalog: lancekeep.Catalog, store: str) -> dict[str, Cal
         "delete versions": lambda: directory_of(catalog).versions.delete_versions(base, [1, 2]),
         "snapshot": lambda: catalog.snapshot(["t"]),
         "rename": lambda: catalog.rename_table("t", "u"),
-        "change commit store": lambda: catalog.change_commit_store("memory://elsewhere"),
+        "change commit store": lambda: catalog.upkeep.change_commit_store("memory://elsewhere"),
     }
 
 
@@ -167,12 +167,14 @@ def test_forged_row_is_refused_everywhere_and_changes_no_file(lake: Lake) -> Non
                 before = lake.files()
         assert catalog.open("other").to_table() == ROWS
         assert catalog.list_tables(include_declared=False) == ["other", "t"]
-        skipped = [each.table for each in catalog.cleanup(timedelta(0), dry_run=True).skipped]
+        skipped = [each.table for each in catalog.upkeep.cleanup(timedelta(0), dry_run=True).skipped]
         assert skipped == (["t"] if version < LATEST else []), what
-        (found,) = [each for each in catalog.fsck(deep=True, repair=True).findings if each.kind is Kind.FOREIGN_ROW]
+        (found,) = [
+            each for each in catalog.upkeep.fsck(deep=True, repair=True).findings if each.kind is Kind.FOREIGN_ROW
+        ]
         assert (found.object, found.repaired) == ("t", True), what
         healthy = lake.connect()
-        assert {each.kind for each in healthy.fsck(tables=["t"]).findings} <= {Kind.STAGED}, what
+        assert {each.kind for each in healthy.upkeep.fsck(tables=["t"]).findings} <= {Kind.STAGED}, what
         assert lance.dataset(f"{lake.given.root}/t.lance").to_table() == healthy.open("t").to_table(), what
         assert lake.files()[str(lake.directory / "home/secret.txt")] == b"another's"
         catalog.close()

@@ -37,16 +37,16 @@ def test_leftover_is_removed_and_deregistered_table_is_kept(
     objects.put(f"{key}/{location}/_versions/18446744073709551614.manifest", b"a version")
     objects.put(f"{key}/0a1b2c3d_a$t/{RESERVED_MARKER}", b"reserved")
     kinds = {(Kind.UNREGISTERED, location), (Kind.UNREFERENCED, "0a1b2c3d_a$t")}
-    young = catalog.fsck(repair=True)
+    young = catalog.upkeep.fsck(repair=True)
     assert {(finding.kind, finding.object) for finding in young.findings} == kinds
     assert not any(finding.repaired for finding in young.findings)
-    old = catalog.fsck(repair=True, grace=0)
+    old = catalog.upkeep.fsck(repair=True, grace=0)
     assert {finding.object for finding in old.findings if finding.repaired} == {"0a1b2c3d_a$t"}
     catalog.register_table("a.t", location)
-    assert catalog.fsck(repair=True, grace=0, remove_tables=True).findings == ()
+    assert catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True).findings == ()
     catalog.deregister_table("a.t")
-    assert all(finding.repaired for finding in catalog.fsck(repair=True, grace=0, remove_tables=True).findings)
-    assert catalog.fsck().findings == ()
+    assert all(finding.repaired for finding in catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True).findings)
+    assert catalog.upkeep.fsck().findings == ()
     assert set(objects.directories(f"{key}/")) == {"__manifest"}
 
 
@@ -65,7 +65,7 @@ def test_copy_of_an_interrupted_rename_is_removed(tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     [copied] = (tmp_path / "lake").glob("*_u")
     assert list(copied.glob("_versions/*.manifest"))
-    [finding] = catalog.fsck(repair=True, grace=0).findings
+    [finding] = catalog.upkeep.fsck(repair=True, grace=0).findings
     assert (finding.object, finding.repaired) == (copied.name, True)
     assert not copied.exists()
     assert catalog.open("t").count_rows() == 2
@@ -86,7 +86,7 @@ def test_repair_keeps_folders_of_users_in_every_mode(tmp_path: Path, mode: str) 
     shutil.copytree(root / location, root / "20260102_backup/copy.lance")
     kept = sorted((root / "20260102_backup").rglob("*"))
     for deep in (False, True):
-        lancekeep.connect(str(root), mode=mode).fsck(repair=True, grace=0, remove_tables=True, deep=deep)
+        lancekeep.connect(str(root), mode=mode).upkeep.fsck(repair=True, grace=0, remove_tables=True, deep=deep)
     if mode != "v2":
         catalog.drop_table("photos")
     if mode == "compatible":
@@ -97,7 +97,7 @@ def test_repair_keeps_folders_of_users_in_every_mode(tmp_path: Path, mode: str) 
     for table in catalog.list_tables():
         catalog.drop_table(table)
     assert catalog.list_tables() == []
-    catalog.fsck(repair=True, grace=0, remove_tables=True)
+    catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True)
     assert [(root / name).read_text() for name in foreign] == foreign
     assert sorted((root / "20260102_backup").rglob("*")) == kept
     assert lance.dataset(str(root / "20260102_backup/copy.lance")).count_rows() == 2

@@ -104,7 +104,7 @@ def test_metastore_that_manages_and_drops_table_removes_no_data(tmp_path: Path) 
         assert drive(tmp_path, DROPS, root, store) == {"type": "MANAGED", "read": [[1, 99], [2, -99]]}
         assert catalog.list_tables("travel") == ["t"]
         assert catalog.open("travel.t").to_table().num_rows == 2
-        assert not catalog.fsck(deep=True).findings
+        assert not catalog.upkeep.fsck(deep=True).findings
 
 
 def test_connection_reset_during_alteration_loses_no_data_and_no_commit(tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_connection_reset_during_alteration_loses_no_data_and_no_commit(tmp_path
         assert found["before"] == found["after"] == [1, 2, 3]
         assert catalog.list_tables("travel") == ["t"]
         assert [entry.version for entry in catalog.versions.history("travel.t")] == [2, 1]
-        assert not catalog.fsck(deep=True).findings
+        assert not catalog.upkeep.fsck(deep=True).findings

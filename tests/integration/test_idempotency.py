@@ -359,7 +359,7 @@ def test_clean_up_removes_old_requests_and_their_records(connect: Callable[[], C
     assert directory_of(catalog).requests.clean_up() == 0
     assert directory_of(catalog).requests.clean_up(keep=timedelta(0)) == 1
     assert not [name for name in directory_of(catalog).ledger.view().properties if name.startswith(PROPERTY)]
-    assert not catalog.fsck(deep=True).findings
+    assert not catalog.upkeep.fsck(deep=True).findings
     assert keyed(catalog, key, "declare_table", "t", lambda: catalog.declare_table("t")) == "TableAlreadyExists"
 
 
@@ -386,4 +386,4 @@ def test_clean_up_keeps_a_request_whose_last_entry_is_recent(connect: Callable[[
 def test_fsck_accepts_the_logs(connect: Callable[[], Catalog]) -> None:
     catalog = connect()
     keyed(catalog, new_key(), "create_table", "t", lambda: catalog.write("t", ROWS))
-    assert not catalog.fsck(deep=True).findings
+    assert not catalog.upkeep.fsck(deep=True).findings

@@ -44,13 +44,13 @@ class Site:
         """Return a new catalog ``lake`` with a table whose only data file lies at the base."""
         catalog = self.connect()
         catalog.write("t", rows(*values))
-        assert catalog.move_fragments("t", NOW, str(self.base)).files == 1
+        assert catalog.upkeep.move_fragments("t", NOW, str(self.base)).files == 1
         return catalog
 
     def overwritten(self, catalog: lancekeep.Catalog, *values: int) -> lancekeep.CleanupReport:
         """Replace the rows of a table, and clean up its earlier versions."""
         catalog.write("t", rows(*values), "overwrite")
-        return catalog.cleanup(0, grace=0)
+        return catalog.upkeep.cleanup(0, grace=0)
 
     def rename(self, name: str, new: str) -> None:
         (self.at / name).rename(self.at / new)
@@ -82,7 +82,7 @@ def values(catalog: lancekeep.Catalog, version: int | None = None) -> list[int]:
 
 
 def identity_of(catalog: lancekeep.Catalog) -> Identity:
-    found = catalog.identity()
+    found = catalog.upkeep.identity()
     assert found is not None
     return found
 
@@ -116,17 +116,17 @@ def test_new_catalog_at_the_root_of_a_moved_one_keeps_its_files(site: Site) -> N
     assert values(archive) == [1, 2]
     identity = identity_of(archive)
     with pytest.raises(lancekeep.Refused, match=r"adopt_identity\(original=True\)"):
-        archive.move_fragments("t", NOW, str(site.base), dry_run=True)
+        archive.upkeep.move_fragments("t", NOW, str(site.base), dry_run=True)
     with pytest.raises(lancekeep.Refused, match=r"adopt_identity\(original=True\)"):
-        archive.move_fragments("t", NOW, str(site.base))
+        archive.upkeep.move_fragments("t", NOW, str(site.base))
     [reason] = reasons(site.overwritten(archive, 5))
     assert "adopt_identity(original=True)" in reason
     assert site.copies() == before
     for _ in range(2):
-        assert archive.adopt_identity(original=True) == Identity(identity.id, archive.root_uri)
+        assert archive.upkeep.adopt_identity(original=True) == Identity(identity.id, archive.root_uri)
     assert site.overwritten(archive, 6).skipped == ()
     assert site.copies() == set()
-    archive.move_fragments("t", NOW, str(site.base))
+    archive.upkeep.move_fragments("t", NOW, str(site.base))
     assert len(site.copies()) == 1
     assert values(archive) == [6]
 
@@ -137,15 +137,15 @@ def test_copy_of_a_catalog_leaves_the_files_to_the_original(site: Site) -> None:
     shutil.copytree(site.at / "lake", site.at / "copy")
     copy = site.connect("copy")
     with pytest.raises(lancekeep.Refused, match=r"copied or moved"):
-        copy.move_fragments("t", NOW, str(site.base))
+        copy.upkeep.move_fragments("t", NOW, str(site.base))
     assert len(reasons(site.overwritten(copy, 3))) == 1
     with pytest.raises(lancekeep.Refused, match="still has the identity, so this catalog is a copy"):
-        copy.adopt_identity(original=True)
+        copy.upkeep.adopt_identity(original=True)
     assert site.copies() == before
-    adopted = copy.adopt_identity()
+    adopted = copy.upkeep.adopt_identity()
     assert (adopted.id != identity_of(original).id, adopted.root) == (True, copy.root_uri)
     assert site.overwritten(copy, 4).skipped == ()
-    copy.move_fragments("t", NOW, str(site.base))
+    copy.upkeep.move_fragments("t", NOW, str(site.base))
     site.overwritten(copy, 6)
     assert site.copies() == before
     assert values(original) == [1, 2]
@@ -157,8 +157,8 @@ def test_copy_reads_shared_files_until_it_has_moved_them(one: Site) -> None:
     one.tiered(1, 2)
     shutil.copytree(one.at / "lake", one.at / "copy")
     copy = one.connect("copy")
-    copy.adopt_identity()
-    assert copy.move_fragments("t", NOW, str(one.base)).files == 1
+    copy.upkeep.adopt_identity()
+    assert copy.upkeep.move_fragments("t", NOW, str(one.base)).files == 1
     one.overwritten(one.connect(), 3)
     assert values(copy) == [1, 2]
 
@@ -168,11 +168,11 @@ def test_only_one_of_two_originals_owns_the_files(one: Site) -> None:
     before = one.copies()
     shutil.copytree(one.at / "lake", one.at / "moved")
     one.rename("lake", "out of sight")
-    one.connect("moved").adopt_identity(original=True)
+    one.connect("moved").upkeep.adopt_identity(original=True)
     one.rename("out of sight", "lake")
     first.write("t", rows(6), "append")
     with pytest.raises(lancekeep.Refused, match="has taken the directory over"):
-        first.move_fragments("t", NOW, str(one.base))
+        first.upkeep.move_fragments("t", NOW, str(one.base))
     [reason] = reasons(one.overwritten(one.connect(), 3))
     assert "has the same identity and has taken the directory over" in reason
     assert one.copies() == before
@@ -190,7 +190,7 @@ def test_marker_without_identity_is_kept_until_it_is_adopted(site: Site) -> None
     [reason] = reasons(site.overwritten(catalog, 3))
     assert "has no identity" in reason
     assert site.copies() > before
-    catalog.adopt_identity(original=True)
+    catalog.upkeep.adopt_identity(original=True)
     assert site.overwritten(catalog, 4).skipped == ()
     assert {path.parents[1].name for path in site.copies()} == {"other"}
     assert site.markers().count(identity_of(catalog).text()) == 1
@@ -207,19 +207,19 @@ def test_directory_that_another_catalog_takes_over_during_a_cleanup_is_kept(one:
         if step.startswith("removing versions"):
             marker.write_text(attrs.evolve(identity, root="elsewhere").text())
 
-    catalog.cleanup(0, grace=0, progress=take_over)
+    catalog.upkeep.cleanup(0, grace=0, progress=take_over)
     assert one.copies() == before
 
 
 @pytest.mark.parametrize("mode", ["compatible", "v2"])
 def test_first_change_of_a_catalog_creates_its_identity(tmp_path: Path, mode: str) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"), mode=mode)
-    assert catalog.identity() is None
+    assert catalog.upkeep.identity() is None
     catalog.create_namespace("a")
     created = identity_of(catalog)
     assert (len(created.id), created.root) == (32, catalog.root_uri)
     catalog.write("a.t", rows(1))
-    assert lancekeep.connect(str(tmp_path / "lake"), mode=mode).identity() == created
+    assert lancekeep.connect(str(tmp_path / "lake"), mode=mode).upkeep.identity() == created
     assert catalog.describe_namespace("").properties == {}
     assert not (tmp_path / "lake" / ".lancekeep.json").exists()
 
@@ -229,19 +229,21 @@ def test_catalog_of_a_native_writer_receives_an_identity_when_it_is_needed(one: 
     native.create_namespace(lance_namespace.CreateNamespaceRequest(id=["n"]))
     lance.write_dataset(rows(1), str(one.at / "lake" / "t.lance"), enable_v2_manifest_paths=True)
     catalog = one.connect()
-    assert catalog.move_fragments("t", NOW, str(one.base), dry_run=True).base == f"file://{one.base}"
-    assert catalog.identity() is None
-    catalog.move_fragments("t", NOW, str(one.base))
+    assert catalog.upkeep.move_fragments("t", NOW, str(one.base), dry_run=True).base == f"file://{one.base}"
+    assert catalog.upkeep.identity() is None
+    catalog.upkeep.move_fragments("t", NOW, str(one.base))
     assert one.markers() == [identity_of(catalog).text()]
-    assert one.connect().identity() == Site(one.at, "v2").connect().identity() == catalog.identity()
+    assert (
+        one.connect().upkeep.identity() == Site(one.at, "v2").connect().upkeep.identity() == catalog.upkeep.identity()
+    )
 
 
 def test_catalog_of_a_native_writer_adopts_an_identity_as_the_original(one: Site) -> None:
     native = lance_namespace.connect("dir", {"root": str(one.at / "lake")})
     native.create_namespace(lance_namespace.CreateNamespaceRequest(id=["n"]))
     catalog = one.connect()
-    assert catalog.identity() is None
-    assert catalog.adopt_identity(original=True) == identity_of(one.connect())
+    assert catalog.upkeep.identity() is None
+    assert catalog.upkeep.adopt_identity(original=True) == identity_of(one.connect())
 
 
 @pytest.mark.parametrize("stored", ["", "{}", "[", '{"id": "", "root": "x"}', '{"id": 1, "root": "x"}', "[" * 10**5])
@@ -250,11 +252,14 @@ def test_damaged_identity_removes_nothing_until_it_is_replaced(one: Site, stored
     before = one.copies()
     directory_of(catalog).ledger.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: stored})], None))
     catalog.write("t", rows(3), "overwrite")
-    for act in (lambda: catalog.cleanup(0, grace=0), lambda: catalog.move_fragments("t", NOW, str(one.base))):
+    for act in (
+        lambda: catalog.upkeep.cleanup(0, grace=0),
+        lambda: catalog.upkeep.move_fragments("t", NOW, str(one.base)),
+    ):
         with pytest.raises(lancekeep.Damaged, match="identity"):
             act()
     assert one.copies() == before
-    catalog.adopt_identity()
+    catalog.upkeep.adopt_identity()
     assert one.overwritten(catalog, 4).skipped == ()
     assert one.copies() == before
 
@@ -266,7 +271,7 @@ def test_damaged_list_of_bases_removes_nothing(one: Site, stored: str) -> None:
     directory_of(catalog).ledger.apply(lambda _: ([SetProperties({BASES_PROPERTY: stored})], None))
     catalog.write("t", rows(3), "overwrite")
     with pytest.raises(lancekeep.Damaged, match="bases"):
-        catalog.cleanup(0, grace=0)
+        catalog.upkeep.cleanup(0, grace=0)
     assert one.copies() == before
 
 
@@ -277,7 +282,7 @@ def test_directory_with_an_unknown_marker_is_kept(one: Site, marker: str) -> Non
     for path in one.base.glob(f"*/{BASE_MARKER}"):
         path.write_text(marker)
     one.overwritten(catalog, 3)
-    catalog.adopt_identity(original=True)
+    catalog.upkeep.adopt_identity(original=True)
     one.overwritten(catalog, 4)
     assert one.copies() == before
 

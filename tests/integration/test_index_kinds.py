@@ -110,7 +110,7 @@ def judge(catalog: lancekeep.Catalog, name: str) -> None:
     version = dataset.version
     assert lancekeep.verify(catalog, [name], deep=True).problems == ()
     for repair in (False, True):
-        report = catalog.fsck(deep=True, repair=repair, accept_loss=repair, grace=0)
+        report = catalog.upkeep.fsck(deep=True, repair=repair, accept_loss=repair, grace=0)
         assert [each for each in report.findings if each.kind is not Kind.STALE_RECORD] == []
     assert plain(catalog, name).version == version
 
@@ -149,22 +149,22 @@ def test_indexed_tables_are_healthy_and_can_be_cloned_moved_and_compacted(
     judge(catalog, "shallow")
     catalog.clone("t", "deep", deep=True)
     judge(catalog, "deep")
-    catalog.materialize("shallow")
+    catalog.upkeep.materialize("shallow")
     judge(catalog, "shallow")
-    catalog.relocate("deep", "elsewhere")
+    catalog.upkeep.relocate("deep", "elsewhere")
     judge(catalog, "deep")
     for name in ("shallow", "deep"):
         catalog.rename_table(name, f"renamed_{name}")
         judge(catalog, f"renamed_{name}")
-    catalog.move_fragments("t", 1 << 20, str(tmp_path / "cold"))
+    catalog.upkeep.move_fragments("t", 1 << 20, str(tmp_path / "cold"))
     judge(catalog, "t")
     catalog.data.delete(ObjectId.of("t"), f"id < {DELETED + 30}")
     for first in (DELETED, DELETED + 15):
         catalog.write("t", data().slice(first, 15), "append")
     judge(catalog, "t")
-    assert catalog.compact("t") is not None
+    assert catalog.upkeep.compact("t") is not None
     judge(catalog, "t")
-    catalog.cleanup(older_than=0, grace=0)
+    catalog.upkeep.cleanup(older_than=0, grace=0)
     judge(catalog, "t")
 
 
@@ -181,6 +181,6 @@ def test_large_details_of_a_deferred_compaction_are_copied_and_missed(tmp_path: 
         found = plain(catalog, name).to_table(filter=f"a in (8, 9, 10, {rows - 2})")
         assert sorted(found["a"].to_pylist()) == [8, 9, rows - 2]
     assert len(list(tmp_path.glob("c.lance/_indices/*/details.binpb"))) == 1
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     details.unlink()
-    assert [each.kind for each in catalog.fsck(deep=True, grace=0).findings] == [Kind.MISSING_FILE]
+    assert [each.kind for each in catalog.upkeep.fsck(deep=True, grace=0).findings] == [Kind.MISSING_FILE]

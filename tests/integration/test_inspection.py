@@ -98,7 +98,7 @@ def test_version_after_an_overwrite_has_none_of_the_former_rows(tmp_path: Path) 
     catalog.write("t", ROWS)
     catalog.write("t", ROWS.slice(0, 3), "overwrite")
     assert catalog.inspect("t")["change"]["rows"] == {"added": 3, "removed": 50}
-    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     found = catalog.inspect("t")
     assert "change" not in found  # the version before is gone
     assert found["neighbours"] == []
@@ -123,7 +123,7 @@ def test_picture_shows_the_fragments_of_each_version(lake: Lake, tmp_path: Path)
 def test_files_that_moved_are_no_rows_added(tmp_path: Path) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     catalog.write("t", ROWS)
-    catalog.move_fragments("t", timedelta(0), str(tmp_path / "cold"))
+    catalog.upkeep.move_fragments("t", timedelta(0), str(tmp_path / "cold"))
     change = catalog.inspect("t")["change"]
     assert change["rows"] == {"added": 0, "removed": 0}
     assert change["fragments"] == {"added": 0, "removed": 0, "changed": 1}

@@ -200,7 +200,9 @@ def test_after_every_step_both_show_the_same(pair: Pair, turn: str) -> None:
     assert shown["properties"] == ({} if pair.mode == "v1" else {"of": "the root"})
     rows = {name: table["rows"] and table["rows"]["a"] for name, table in shown["tables"].items()}
     assert rows == (V1_END if pair.mode == "v1" else END)
-    assert [finding for finding in pair.own.catalog.fsck().findings if finding.kind is not Kind.DEREGISTERED] == []
+    assert [
+        finding for finding in pair.own.catalog.upkeep.fsck().findings if finding.kind is not Kind.DEREGISTERED
+    ] == []
 
 
 def as_native_shows(mode: str, shown: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -420,11 +422,11 @@ def test_departure_encoded_names(peer: Peers, tmp_path: Path, mode: str, native_
     assert ok(pair.ours("list_tables", **written))["tables"] == ["é %#"]
     assert ok(pair.native("list_tables", **written))["tables"] == []
     ok(pair.native("declare_table", id=["n", "ü"]))
-    assert pair.own.catalog.fsck(grace=0).findings[0].kind is Kind.DANGLING, "the marker lies elsewhere"
+    assert pair.own.catalog.upkeep.fsck(grace=0).findings[0].kind is Kind.DANGLING, "the marker lies elsewhere"
     ok(pair.ours("drop_table", id=["n", "ü"]))
     assert pair.native("drop_table", id=names)[0] == INTERNAL
     assert pair.ours("table_exists", id=names)[0] == NO_TABLE
-    report = pair.own.catalog.fsck()
+    report = pair.own.catalog.upkeep.fsck()
     assert Kind.UNREGISTERED in {finding.kind for finding in report.findings}, "the files are left"
 
 

@@ -63,9 +63,9 @@ def compacted(table: Any, size: int = 100) -> list[Any]:
 def test_compaction_that_is_committed_twice_in_one_call_is_refused(uri: Path) -> None:
     results = compacted(create(uri))
     with pytest.raises(lancekeep.CommitRefused, match="fragment 0: expected one rewrite of it, found 2"):
-        catalog_of(uri).commit_compaction("t", [*results, *results])
+        catalog_of(uri).upkeep.commit_compaction("t", [*results, *results])
     assert lance.dataset(uri).to_table() == rows(*range(6))
-    catalog_of(uri).commit_compaction("t", results)
+    catalog_of(uri).upkeep.commit_compaction("t", results)
     assert lance.dataset(uri).to_table() == rows(*range(6))
 
 
@@ -75,7 +75,7 @@ def test_overlapping_compactions_are_refused(uri: Path) -> None:
     results = [*compacted(table), *compacted(table, 3)]
     assert len(results) > 1
     with pytest.raises(lancekeep.CommitRefused, match="one rewrite"):
-        catalog_of(uri).commit_compaction("t", results)
+        catalog_of(uri).upkeep.commit_compaction("t", results)
     assert lance.dataset(uri).to_table() == rows(*range(7))
 
 

@@ -164,9 +164,11 @@ STATES = {
 def orphans(catalog: lancekeep.Catalog, lake: Path) -> set[str]:
     """Clean up, and return the files below the lake that no version refers to. No writer may be active."""
     catalog.write("newest", pa.table({"id": [0]}), "overwrite")  # its manifest gives the current time
-    catalog.cleanup(NOW, keep=5, grace=NOW)
-    assert {finding.kind for finding in catalog.fsck(repair=True, deep=True, grace=0).findings} <= {Kind.LEFTOVER}
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    catalog.upkeep.cleanup(NOW, keep=5, grace=NOW)
+    assert {finding.kind for finding in catalog.upkeep.fsck(repair=True, deep=True, grace=0).findings} <= {
+        Kind.LEFTOVER
+    }
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     found = {str(path.relative_to(lake)) for path in lake.rglob("*") if not path.is_dir()}
     tables = ["__manifest", *(Path(catalog.describe_table(table).uri).name for table in catalog.list_tables())]
     return found - {".lancekeep.json"} - {f"{table}/{name}" for table in tables for name in needed(lake / table)}

@@ -82,12 +82,12 @@ def beyond_repair(catalog: lancekeep.Catalog) -> list[Finding]:
 
     A staged manifest is none: a commit of its version makes it removable.
     """
-    found = catalog.fsck(deep=True, grace=0, remove_tables=True).findings
+    found = catalog.upkeep.fsck(deep=True, grace=0, remove_tables=True).findings
     return [finding for finding in found if not finding.repair and finding.kind is not Kind.STAGED]
 
 
 def _branches(catalog: lancekeep.Catalog) -> None:
-    catalog.fsck(deep=True, grace=0, repair=True)  # the remains of a branch have its name
+    catalog.upkeep.fsck(deep=True, grace=0, repair=True)  # the remains of a branch have its name
     if "b" not in catalog.branches.list(T):
         catalog.branches.create(T, "b", None, 2)
     assert catalog.open("t", branch="b").count_rows() == 3
@@ -96,19 +96,19 @@ def _branches(catalog: lancekeep.Catalog) -> None:
 OPERATIONS: dict[str, Callable[[lancekeep.Catalog, Lake], object]] = {
     "create": lambda catalog, _: catalog.write("new", rows(9)),
     "shallow clone": lambda catalog, _: catalog.clone("t", "new"),
-    "materialize": lambda catalog, _: catalog.materialize("shallow"),
-    "move fragments": lambda catalog, lake: catalog.move_fragments("t", timedelta(0), str(lake.now / "tier")),
+    "materialize": lambda catalog, _: catalog.upkeep.materialize("shallow"),
+    "move fragments": lambda catalog, lake: catalog.upkeep.move_fragments("t", timedelta(0), str(lake.now / "tier")),
     "set base paths": lambda catalog, lake: catalog.structure.set_base_paths(BASED, {1: str(lake.now / "cold")}),
     "digest": lambda catalog, _: lancekeep.digest(catalog, tables=["t"]),
-    "relocate": lambda catalog, _: catalog.relocate("based", "place"),
+    "relocate": lambda catalog, _: catalog.upkeep.relocate("based", "place"),
     "rename": lambda catalog, _: catalog.rename_table("based", "renamed"),
     "branch": lambda catalog, _: _branches(catalog),
     "drop with keep": lambda catalog, _: catalog.drop_table("based", keep=1000),
     "undrop": lambda catalog, _: catalog.undrop("unneeded", "new"),
     "purge": lambda catalog, _: catalog.purge("unneeded"),
-    "compact": lambda catalog, _: catalog.compact("t"),
+    "compact": lambda catalog, _: catalog.upkeep.compact("t"),
     "merge indexes": lambda catalog, _: catalog.structure.merge_indexes(T, ["a_idx"]),
-    "clean up": lambda catalog, _: catalog.cleanup(0, grace=0, tables=["t"]),
+    "clean up": lambda catalog, _: catalog.upkeep.cleanup(0, grace=0, tables=["t"]),
 }
 
 
@@ -127,16 +127,16 @@ def test_killed_operation_is_repeated_or_repaired(tmp_path: Path, monkeypatch: p
         with lake.connect() as catalog:
             assert beyond_repair(catalog) == [], nth
             if nth % 2:
-                catalog.fsck(deep=True, grace=0, repair=True)
+                catalog.upkeep.fsck(deep=True, grace=0, repair=True)
                 assert lake.state() == found, nth
-                assert not any(finding.repair for finding in catalog.fsck(deep=True, grace=0).findings), nth
+                assert not any(finding.repair for finding in catalog.upkeep.fsck(deep=True, grace=0).findings), nth
             if lake.state().get("new", ()) is None:  # only declared
                 catalog.drop_table("new")
             with suppress(*([lancekeep.TableAlreadyExists, lancekeep.TableNotFound] if found == new else [])):
                 operation(catalog, lake)
             assert lake.state() == new, nth
-            catalog.fsck(deep=True, grace=0, repair=True, remove_tables=True)
-            assert catalog.fsck(deep=True, grace=0).findings == (), nth
+            catalog.upkeep.fsck(deep=True, grace=0, repair=True, remove_tables=True)
+            assert catalog.upkeep.fsck(deep=True, grace=0).findings == (), nth
             assert lake.state() == new, nth
     assert kills > 1
 
@@ -156,16 +156,16 @@ def test_remains_of_a_branch_are_removed_unless_it_has_rows(tmp_path: Path, stor
     with pytest.raises(lancekeep.BranchAlreadyExists, match="repair --deep"):
         catalog.branches.create(T, "b", None, None)
 
-    young = catalog.fsck(deep=True, repair=True).findings
+    young = catalog.upkeep.fsck(deep=True, repair=True).findings
     assert {finding.object for finding in young} >= {"t@b", "t@tagged", "t@written"}
     assert not any(finding.repaired for finding in young)
     kept = {"t@tagged": Kind.UNFINISHED_BRANCH, "t@written": Kind.UNFINISHED_BRANCH}
-    found = catalog.fsck(deep=True, repair=True, grace=0, tables=["t"]).findings
+    found = catalog.upkeep.fsck(deep=True, repair=True, grace=0, tables=["t"]).findings
     assert {finding.object: finding.repaired for finding in found if finding.kind is Kind.UNFINISHED_BRANCH} == {
         "t@b": True,
         **dict.fromkeys(kept, False),
     }
-    assert {one.object: one.kind for one in catalog.fsck(deep=True, grace=0).findings if not one.repair} == kept
+    assert {one.object: one.kind for one in catalog.upkeep.fsck(deep=True, grace=0).findings if not one.repair} == kept
     assert catalog.open("t", branch="b/c").count_rows() == 2
     catalog.branches.create(T, "b", None, None)
     catalog.commit_change("t", lambda dataset: lance.write_dataset(rows(3), dataset, mode="append"), branch="b")

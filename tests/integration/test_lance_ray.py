@@ -113,7 +113,7 @@ def test_columns_indexes_and_compaction(local: Deployment, ray_session: Any) -> 
     lance_ray.compact_files(num_workers=1, **arguments(local))
     assert len(catalog.open("n.t").get_fragments()) == 1
     assert ids(local) == list(range(40))
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
 
 
 def test_scan_reads_one_version_into_ray(local: Deployment, ray_session: Any) -> None:

@@ -86,7 +86,7 @@ def test_memory_of_a_clean_up_depends_on_files_instead_of_names_in_versions(tmp_
         table = Large.of(tmp_path / str(versions)).add(400)
         for _ in range(versions):
             table.add(0)
-        used.append(peak(lambda table=table: table.catalog.cleanup(NOW, grace=NOW, dry_run=True)))  # type: ignore[misc]
+        used.append(peak(lambda table=table: table.catalog.upkeep.cleanup(NOW, grace=NOW, dry_run=True)))  # type: ignore[misc]
     assert used[1] - used[0] < 200 * 400 * 50 / 4, used  # a name has 50 characters
 
 
@@ -110,7 +110,7 @@ def test_clean_up_reports_each_manifest_and_file(tmp_path: Path) -> None:
     def step(done: int, total: int, name: str) -> None:
         steps.setdefault(name, []).append((done, total))
 
-    table.catalog.cleanup(NOW, grace=NOW, progress=step)
+    table.catalog.upkeep.cleanup(NOW, grace=NOW, progress=step)
     assert steps["reading the manifests of t"][:10] == [(number, 10) for number in range(1, 11)]
     assert steps["removing manifests of t"] == [(number, 9) for number in range(9)]
     assert all(done <= total for each in steps.values() for done, total in each)

@@ -150,7 +150,7 @@ def test_rows_of_lsm_writes_are_counted_kept_and_merged(tmp_path: Path, store: s
     attempts: list[Callable[[], object]] = [
         lambda: catalog.clone("t", "u"),
         lambda: catalog.clone("t", "u", deep=True),
-        lambda: catalog.relocate("t", "elsewhere"),
+        lambda: catalog.upkeep.relocate("t", "elsewhere"),
         lambda: catalog.rename_table("t", "u"),
     ]
     for attempt in attempts:
@@ -159,9 +159,9 @@ def test_rows_of_lsm_writes_are_counted_kept_and_merged(tmp_path: Path, store: s
     assert catalog.list_tables() == ["t"]
     assert catalog.find_table("t") == before
     assert sorted(os.listdir(tmp_path / "lake")) == directories
-    catalog.cleanup(older_than=0, grace=0)
+    catalog.upkeep.cleanup(older_than=0, grace=0)
     assert files == {path for path in (tmp_path / "lake").rglob("*") if "_mem_wal" in path.parts}
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     assert lancekeep.verify(catalog, deep=True).problems == ()
 
     merge_all(catalog)
@@ -173,11 +173,11 @@ def test_rows_of_lsm_writes_are_counted_kept_and_merged(tmp_path: Path, store: s
         assert catalog.open(f"clone_{deep}").mem_wal_index_details() is None
     catalog.drop_table("clone_False")
     with pytest.raises(lancekeep.Refused, match="would continue at the old place"):
-        catalog.relocate("t", "elsewhere")
+        catalog.upkeep.relocate("t", "elsewhere")
     catalog.open("t").drop_index("__lance_mem_wal")
-    assert [each.kind for each in catalog.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]
+    assert [each.kind for each in catalog.upkeep.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]
     shutil.rmtree(tmp_path / "lake" / "t.lance" / "_mem_wal")
-    catalog.relocate("t", "elsewhere")
+    catalog.upkeep.relocate("t", "elsewhere")
     assert plain(catalog) == {1: 0, 2: 4, 3: 3, 4: 4, 9: 0}
 
 
@@ -194,9 +194,9 @@ def test_rename_of_a_v2_table_keeps_lsm_writes_and_drop_removes_them(tmp_path: P
     catalog.drop_table("u")
     assert not directory.exists()
     put_by(stale, shard, 4)  # nothing can refuse the writer
-    [finding] = catalog.fsck(grace=0).findings
+    [finding] = catalog.upkeep.fsck(grace=0).findings
     assert finding.kind is Kind.UNREFERENCED
-    assert catalog.fsck(repair=True, grace=0).findings[0].repaired
+    assert catalog.upkeep.fsck(repair=True, grace=0).findings[0].repaired
     assert not directory.exists()
 
 
@@ -210,7 +210,7 @@ def test_rows_of_lsm_writes_on_an_object_store_are_counted_and_dropped(moto_endp
     put_by(dataset, str(uuid4()), 2)
     with pytest.warns(lancekeep.LsmWarning, match="lacks 1 generations"):
         assert catalog.data.count(T) == 1
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     catalog.drop_table("t")
     assert [info.key for info in directory_of(catalog).places.objects.list("lake/t.lance/")] == []
 
@@ -229,7 +229,7 @@ def test_lsm_writes_that_begin_during_a_move_end_the_move(tmp_path: Path, monkey
         begin(1)
 
     with pytest.raises(lancekeep.Refused, match="the table t has LSM writes"):
-        catalog.relocate("t", "elsewhere", progress=begin)
+        catalog.upkeep.relocate("t", "elsewhere", progress=begin)
     assert services_of(catalog).uri(catalog.find_table("t")) == uri
     catalog.write("t", rows(2), "append")
     catalog.open("t").drop_index("__lance_mem_wal")
@@ -250,14 +250,14 @@ def test_rows_of_a_writer_that_outlived_its_table_are_reported(tmp_path: Path, r
     if recreated:
         catalog.write("t", rows(5), "create")
     put_by(stale, shard, 2)
-    [finding] = catalog.fsck(deep=True, grace=0, repair=True, accept_loss=True).findings
+    [finding] = catalog.upkeep.fsck(deep=True, grace=0, repair=True, accept_loss=True).findings
     assert (finding.kind, finding.object, finding.repair) == (Kind.LSM_WRITES, "t", "")
     assert finding.meaning.startswith("1 generations of LSM writes lie in _mem_wal/")
     if recreated:
         assert (plain(catalog), unmerged(catalog)) == ({5: 0}, 1)
     catalog.drop_table("t")
     assert [path for path in tmp_path.rglob("*") if "_mem_wal" in path.parts] == []
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_deletions_and_the_logs_of_killed_writers_count_and_are_merged(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_deletions_and_the_logs_of_killed_writers_count_and_are_merged(tmp_path:
     manifest.write_bytes(b"\xff")
     with pytest.raises(lancekeep.Damaged, match="is not a manifest of LSM writes"):
         catalog.clone("t", "u")
-    assert [each.kind for each in catalog.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]
+    assert [each.kind for each in catalog.upkeep.fsck(deep=True, grace=0).findings] == [Kind.LSM_WRITES]
     assert catalog.list_tables() == ["t"]
 
 
@@ -306,14 +306,14 @@ def test_lsm_writes_to_a_branch_are_no_branch(tmp_path: Path) -> None:
     root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     assert [each.key.rpartition("/")[2] for each in directory_of(catalog).commits.histories(root)] == ["t.lance", "b"]
     files = set((tmp_path / "lake").rglob("*"))
-    assert catalog.fsck(deep=True, grace=0).findings == ()
-    catalog.cleanup(older_than=0, grace=0)
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
+    catalog.upkeep.cleanup(older_than=0, grace=0)
     assert {path for path in files - set((tmp_path / "lake").rglob("*")) if "_mem_wal" in path.parts} == set()
     with pytest.warns(lancekeep.LsmWarning, match="lacks 1 generations"):
         assert catalog.data.count(T, branch="b") == 1
     assert catalog.data.count(T) == 1
     with pytest.raises(lancekeep.Refused, match=r"LSM writes \(at .*/tree/b\)"):
-        catalog.relocate("t", "elsewhere")
+        catalog.upkeep.relocate("t", "elsewhere")
     catalog.drop_table("t")
     assert not (tmp_path / "lake" / "t.lance").exists()
 

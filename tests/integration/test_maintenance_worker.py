@@ -55,7 +55,7 @@ def policy(rule: MaintenanceRule = RULE) -> MaintenancePolicy:
 
 
 def actions(catalog: lancekeep.Catalog, *, dry_run: bool = False) -> list[tuple[str, str, bool]]:
-    return [(each.table, each.action, each.failed) for each in catalog.maintain(policy(), dry_run=dry_run)]
+    return [(each.table, each.action, each.failed) for each in catalog.upkeep.maintain(policy(), dry_run=dry_run)]
 
 
 def test_the_most_specific_rule_applies() -> None:
@@ -87,7 +87,7 @@ def test_tables_are_compacted_and_cleaned_and_keep_their_rows(catalog: lancekeep
     assert len(dataset.get_fragments()) == 1
     assert len(list(catalog.versions.history("ml.t"))) == 1
     assert actions(catalog) == []
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
 
 
 def test_stale_indexes_are_refreshed(catalog: lancekeep.Catalog) -> None:
@@ -112,7 +112,7 @@ def test_one_worker_at_a_time_has_the_lease(catalog: lancekeep.Catalog) -> None:
     objects, prefix = directory_of(catalog).places.objects, directory_of(catalog).places.prefix
     one, other = (Lease(objects, prefix, name, 60) for name in ("one", "other"))
     assert one.acquire(0)
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
     assert not other.acquire(0)
     assert one.renew()
     assert not other.acquire(61)  # it has been renewed since
@@ -123,7 +123,7 @@ def test_one_worker_at_a_time_has_the_lease(catalog: lancekeep.Catalog) -> None:
     other.release()
     assert one.acquire(122)
     one.release()
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
 
 
 def test_a_worker_without_the_lease_does_nothing(catalog: lancekeep.Catalog) -> None:
@@ -161,14 +161,14 @@ def test_each_action_keeps_the_rows_of_plain_pylance(catalog: lancekeep.Catalog)
     }
     for action, rule in alone.items():
         before = files(catalog)
-        planned = [each.action for each in catalog.maintain(policy(rule), dry_run=True)]
+        planned = [each.action for each in catalog.upkeep.maintain(policy(rule), dry_run=True)]
         assert files(catalog) == before
-        done = [each.action for each in catalog.maintain(policy(rule))]
+        done = [each.action for each in catalog.upkeep.maintain(policy(rule))]
         assert (planned, done) == ([action], [action])
         dataset = lance.dataset(uri)
         assert sorted(dataset.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 9]
         assert dataset.to_table(filter="id = 9")["id"].to_pylist() == [9]
-        assert list(catalog.maintain(policy(rule))) == []
+        assert list(catalog.upkeep.maintain(policy(rule))) == []
     assert len(lance.dataset(uri).versions()) == 1
 
 

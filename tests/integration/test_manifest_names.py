@@ -56,7 +56,7 @@ class Lake:
                 rows(version), self.uri, mode=mode, storage_options=self.options, enable_v2_manifest_paths=False
             )
         with lancekeep.connect(self.given.root, storage_options=self.given.storage_options) as catalog:
-            catalog.change_commit_store(self.given.commit_store)
+            catalog.upkeep.change_commit_store(self.given.commit_store)
 
     def connect(self) -> lancekeep.Catalog:
         """Open the catalog as another process does."""
@@ -101,7 +101,7 @@ def on_ports(monkeypatch: pytest.MonkeyPatch) -> Callable[[Decide | None], None]
 
 
 def migrate(catalog: lancekeep.Catalog, **how: Any) -> Any:
-    return catalog.migrate_manifest_names("t", reader_pause=0, **how)
+    return catalog.upkeep.migrate_manifest_names("t", reader_pause=0, **how)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files", "redis", "dynamodb"])
@@ -135,7 +135,7 @@ def test_migration_renames_every_manifest_of_table_and_branch(
         assert [entry.version for entry in reader.versions.history("t")] == list(range(13, 0, -1))
     assert {version: values(lake.plain(version)) for version in before} == before
     assert values(lake.plain()) == before[12]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     assert migrate(catalog) == ()
     catalog.write("t", rows(200), "append")
     assert set(lake.schemes(catalog)) == {NamingScheme.V2}
@@ -155,7 +155,7 @@ def test_handles_that_were_opened_before_read_and_write_after_the_migration(tmp_
     handles[3].update({"a": "a + 100"}, where="a = 2")
     assert values(lake.plain()) == values(lake.connect().open("t")) == [3, 9, 102]
     assert set(lake.schemes(catalog)) == {NamingScheme.V2}
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_native_writer_commits_between_any_two_steps(tmp_path: Path, on_ports: Callable[[Decide | None], None]) -> None:
@@ -186,7 +186,7 @@ def test_native_writer_commits_between_any_two_steps(tmp_path: Path, on_ports: C
             break
         assert values(lake.plain()) == values(lake.connect().open("t")) == [1, 2, 3, 50], at
         assert set(lake.schemes(catalog)) == {NamingScheme.V2}, at
-        assert catalog.fsck(deep=True, grace=0).findings == (), at
+        assert catalog.upkeep.fsck(deep=True, grace=0).findings == (), at
 
 
 @pytest.mark.parametrize("loses_rows", [False, True], ids=["", "and the commit store loses rows"])
@@ -224,16 +224,16 @@ def test_migration_that_dies_at_any_call_is_completed_by_the_next(
         assert {version: values(again.open("t", version)) for version in expected} == expected, at
         assert {version: values(lake.plain(version)) for version in expected} == expected, at
         assert values(again.open("t")) == expected[3], at
-        kinds = {finding.kind for finding in again.fsck(deep=True, grace=0).findings}
+        kinds = {finding.kind for finding in again.upkeep.fsck(deep=True, grace=0).findings}
         assert kinds <= {Kind.MIXED, Kind.UNRECORDED, Kind.STUCK, Kind.STAGED}, at
-        assert again.cleanup(1e6).skipped == (), at
+        assert again.upkeep.cleanup(1e6).skipped == (), at
         again.write("t", rows(4), "append")
         migrate(again, interrupt_plain_readers=at % 3 == 0 or NamingScheme.V2 not in lake.schemes(again))
         assert set(lake.schemes(again)) == {NamingScheme.V2}, at
         assert values(lake.plain()) == values(again.open("t")) == [1, 2, 3, 4], at
         assert {version: values(lake.plain(version)) for version in expected} == expected, at
-        again.fsck(deep=True, grace=0, repair=True)
-        assert again.fsck(deep=True, grace=0).findings == (), at
+        again.upkeep.fsck(deep=True, grace=0, repair=True)
+        assert again.upkeep.fsck(deep=True, grace=0).findings == (), at
 
 
 def test_readers_that_record_lost_rows_at_every_step_record_no_v1_name(
@@ -256,7 +256,7 @@ def test_readers_that_record_lost_rows_at_every_step_record_no_v1_name(
     root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     rows = directory_of(catalog).commits.rows.list(root.base_uri, after=None, limit=None, descending=True)
     assert [scheme_of(row) for row in rows] == [NamingScheme.V2] * 5
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.fixture
@@ -343,12 +343,12 @@ def test_storage_managed_tables_and_plain_readers_of_files_are_refused(tmp_path:
     lance.write_dataset(rows(1), root / "t.lance", enable_v2_manifest_paths=False)
     files = sorted(root.rglob("*"))
     with lancekeep.connect(str(root)) as catalog, pytest.raises(lancekeep.Unsupported, match="no commit store"):
-        catalog.migrate_manifest_names("t", interrupt_plain_readers=True)
+        catalog.upkeep.migrate_manifest_names("t", interrupt_plain_readers=True)
     assert sorted(root.rglob("*")) == files
     lake = Lake.local(tmp_path / "managed")
     lake.fill(1)
     with lake.connect() as catalog, pytest.raises(lancekeep.Unsupported, match="interrupt_plain_readers"):
-        catalog.migrate_manifest_names("t")
+        catalog.upkeep.migrate_manifest_names("t")
 
 
 def test_rows_that_the_migration_of_pylance_left_behind_are_corrected(tmp_path: Path) -> None:
@@ -357,13 +357,13 @@ def test_rows_that_the_migration_of_pylance_left_behind_are_corrected(tmp_path: 
         lake.fill(3)
         lake.plain().migrate_manifest_paths_v2()
         catalog = lake.connect()
-        found = catalog.fsck(deep=True, grace=0).findings
+        found = catalog.upkeep.fsck(deep=True, grace=0).findings
         assert [(finding.kind, "was renamed to" in finding.meaning) for finding in found] == [(Kind.LOST, True)] * 3
         if way == "repair":
-            catalog.fsck(deep=True, grace=0, repair=True)
+            catalog.upkeep.fsck(deep=True, grace=0, repair=True)
         else:
             migrate(catalog, interrupt_plain_readers=True)
-        assert catalog.fsck(deep=True, grace=0).findings == ()
+        assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
         lake.connect().write("t", rows(4), "append")
         assert values(lake.plain()) == [1, 2, 3, 4]
         assert [values(lake.connect().open("t", version)) for version in (1, 2)] == [[1], [1, 2]]
@@ -391,11 +391,11 @@ def test_unfinished_migration_is_reported_and_cleaned(tmp_path: Path) -> None:
     for copy in copies:
         shutil.copy(copy, directory)
     catalog = lake.connect()
-    [found] = catalog.fsck(deep=True, grace=0).findings
+    [found] = catalog.upkeep.fsck(deep=True, grace=0).findings
     assert (found.kind, found.repair) == (Kind.MIXED, "")
     assert "3 manifests have V1 names, first 1.manifest" in found.meaning
     catalog.write("t", rows(4), "append")
-    report = catalog.cleanup(0, grace=0)
+    report = catalog.upkeep.cleanup(0, grace=0)
     assert (report.skipped, report.versions) == ((), 4)
     assert [path.name for path in directory.glob("*.manifest")] == [NamingScheme.V2.final_name(5)]
     assert values(lake.plain()) == values(lake.connect().open("t")) == [1, 2, 3, 4]

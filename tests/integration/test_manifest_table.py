@@ -591,13 +591,15 @@ def test_fsck_checks_manifest_table_in_the_commit_store(tmp_path: Path, monkeypa
     lost.write_bytes(left.read_bytes())
     catalog = connect()
     assert catalog.list_namespaces() == ["before"]
-    assert {(one.kind, one.object) for one in catalog.fsck(deep=True, grace=0).findings} >= {(Kind.STUCK, "__manifest")}
-    [needed] = catalog.fsck(repair=True, grace=0).findings  # but not after the repair has read that version
+    assert {(one.kind, one.object) for one in catalog.upkeep.fsck(deep=True, grace=0).findings} >= {
+        (Kind.STUCK, "__manifest")
+    }
+    [needed] = catalog.upkeep.fsck(repair=True, grace=0).findings  # but not after the repair has read that version
     assert (needed.kind, needed.repaired) == (Kind.LEFTOVER, False)
     assert connect().list_namespaces() == ["before", "dead"]
-    assert [one.repaired for one in catalog.fsck(repair=True, deep=True, grace=0).findings] == [True]
+    assert [one.repaired for one in catalog.upkeep.fsck(repair=True, deep=True, grace=0).findings] == [True]
     assert not lost.exists()
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
     puts = count()
     deaths.append(lambda method, _: ("before", Crash()) if method == "put" and next(puts) == 3 else None)
@@ -605,10 +607,10 @@ def test_fsck_checks_manifest_table_in_the_commit_store(tmp_path: Path, monkeypa
         catalog.declare_table("t")
     deaths.clear()
     catalog = connect()
-    assert {one.kind for one in catalog.fsck(grace=0).findings} == {Kind.UNREFERENCED, Kind.LEFTOVER}
-    assert not any(one.repaired for one in catalog.fsck(repair=True, grace=0).findings)
+    assert {one.kind for one in catalog.upkeep.fsck(grace=0).findings} == {Kind.UNREFERENCED, Kind.LEFTOVER}
+    assert not any(one.repaired for one in catalog.upkeep.fsck(repair=True, grace=0).findings)
     assert connect().list_tables() == ["t"]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_versions_that_a_tag_may_hold_are_kept() -> None:
@@ -1078,7 +1080,7 @@ def test_its_versions_move_with_those_of_the_tables_to_another_commit_store(shel
     old = lancekeep.connect(shelf, mode="v2", commit_store=first)
     old.create_namespace("a")
     mover = lancekeep.connect(shelf, mode="v2", commit_store=first)
-    assert mover.change_commit_store(second) > 0
+    assert mover.upkeep.change_commit_store(second) > 0
     mover.create_namespace("b")
     with pytest.raises(lancekeep.CommitStoreMismatch):
         old.create_namespace("c")
@@ -1090,13 +1092,13 @@ def test_its_versions_move_with_those_of_the_tables_to_another_commit_store(shel
 
 def test_specified_indexes_are_built_and_updated(root: Path) -> None:
     catalog = lancekeep.connect(str(root), storage_options={"fsync": "false"})
-    catalog.optimize()  # nothing is there yet, and nothing is made
+    catalog.upkeep.optimize()  # nothing is there yet, and nothing is made
     assert not root.exists()
     catalog.create_namespace("a")
     for _ in range(2):
         for number in range(5):
             catalog.declare_table(f"a.t{len(catalog.list_tables('a')) + number}")
-        catalog.optimize()
+        catalog.upkeep.optimize()
         dataset = lance.dataset(str(root / "__manifest"))
         indexes = {index["name"]: index for index in dataset.list_indices()}
         assert {name: (index["type"], index["fields"]) for name, index in indexes.items()} == {

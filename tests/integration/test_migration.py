@@ -54,7 +54,7 @@ def test_after_a_migration_v2_alone_shows_every_table_and_native_readers_see_the
     native_tables(lake, *names)
     lance.write_dataset(TABLE, f"{lake}/b.lance", mode="append")
     before = files(f"{lake}/b.lance")
-    report = catalog.migrate()
+    report = catalog.upkeep.migrate()
     assert [str(table) for table in report.registered] == sorted(names)
     assert (report.skipped, report.total, report.dry_run) == ((), 5, False)
     v2 = connect(lake, "v2")
@@ -70,9 +70,9 @@ def test_after_a_migration_v2_alone_shows_every_table_and_native_readers_see_the
 def test_second_migration_changes_nothing(lake: str) -> None:
     native_tables(lake, "t", "u")
     catalog = connect(lake)
-    catalog.migrate()
+    catalog.upkeep.migrate()
     before = files(lake)
-    assert str(catalog.migrate()) == "0 of 0 V1 tables registered, 0 skipped"
+    assert str(catalog.upkeep.migrate()) == "0 of 0 V1 tables registered, 0 skipped"
     assert files(lake) == before
 
 
@@ -81,7 +81,7 @@ def test_dry_run_reports_the_migration_and_writes_nothing(lake: str) -> None:
     Path(lake, "no$name.lance").mkdir()
     before = files(lake)
     catalog = connect(lake)
-    told = catalog.migrate(dry_run=True)
+    told = catalog.upkeep.migrate(dry_run=True)
     assert str(told).splitlines() == [
         "2 of 3 V1 tables would be registered, 1 skipped",
         "  would be registered: t",
@@ -89,7 +89,7 @@ def test_dry_run_reports_the_migration_and_writes_nothing(lake: str) -> None:
         "  skipped: no$name.lance: no table can have this name; rename the directory",
     ]
     assert files(lake) == before
-    done = catalog.migrate()
+    done = catalog.upkeep.migrate()
     assert (done.registered, done.skipped) == (told.registered, told.skipped)
 
 
@@ -99,7 +99,7 @@ def test_many_tables_are_migrated_in_few_changes_with_progress(lake: str) -> Non
     catalog.create_namespace("a")
     before = manifest_versions(lake)
     heard: list[MigrationProgress] = []
-    catalog.migrate(batch=2, progress=heard.append)
+    catalog.upkeep.migrate(batch=2, progress=heard.append)
     assert manifest_versions(lake) - before == 3
     assert [(step.registered, step.skipped, step.total) for step in heard] == [(2, 0, 5), (4, 0, 5), (5, 0, 5)]
 
@@ -112,10 +112,10 @@ def test_stopped_migration_is_completed_by_the_next(lake: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        catalog.migrate(batch=1, progress=stop)
+        catalog.upkeep.migrate(batch=1, progress=stop)
     assert connect(lake, "v2").list_tables() == ["t"]
     assert connect(lake).list_tables() == ["t", "u", "v"]
-    assert [str(table) for table in connect(lake).migrate().registered] == ["u", "v"]
+    assert [str(table) for table in connect(lake).upkeep.migrate().registered] == ["u", "v"]
     assert connect(lake, "v2").list_tables() == ["t", "u", "v"]
 
 
@@ -141,11 +141,11 @@ def test_migration_keeps_concurrent_changes(lake: str, meddle: Callable[[lanceke
             meddle(other)
         steps.append(step)
 
-    report = connect(lake).migrate(batch=1, progress=meddle_after_the_first)
+    report = connect(lake).upkeep.migrate(batch=1, progress=meddle_after_the_first)
     assert [str(table) for table in report.registered] == ["t", "v"]
     assert [(skipped.location, skipped.reason) for skipped in report.skipped] == [("u.lance", reason)]
     assert connect(lake, "v2").table_exists("u") == ("u" in other.list_tables())
-    assert other.fsck(grace=0).findings == () or Path(lake, "u.lance", DEREGISTERED_MARKER).exists()
+    assert other.upkeep.fsck(grace=0).findings == () or Path(lake, "u.lance", DEREGISTERED_MARKER).exists()
 
 
 @pytest.mark.parametrize("mode", ["v1", "v2"])
@@ -153,13 +153,13 @@ def test_only_compatibility_mode_can_migrate(lake: str, mode: str) -> None:
     native_tables(lake, "t")
     before = files(lake)
     with pytest.raises(lancekeep.LancekeepError, match="mode='compatible'"):
-        connect(lake, mode).migrate()
+        connect(lake, mode).upkeep.migrate()
     assert files(lake) == before
 
 
 def test_empty_batch_is_refused(lake: str) -> None:
     with pytest.raises(lancekeep.InvalidInput, match="give at least 1"):
-        connect(lake).migrate(batch=0)
+        connect(lake).upkeep.migrate(batch=0)
 
 
 @pytest.mark.parametrize("managed", ["before", "after"])
@@ -171,11 +171,11 @@ def test_migration_enters_native_versions_in_the_commit_store(lake: str, tmp_pat
     lance.write_dataset(TABLE, f"{lake}/t.lance", mode="append")
     lance.write_dataset(TABLE, f"{lake}/t.lance", mode="append")
     if managed == "before":
-        connect(lake, commit_store=store).migrate()
+        connect(lake, commit_store=store).upkeep.migrate()
     else:
         unmanaged = connect(lake)
-        unmanaged.migrate()
-        assert unmanaged.change_commit_store(store) == 3
+        unmanaged.upkeep.migrate()
+        assert unmanaged.upkeep.change_commit_store(store) == 3
     catalog = connect(lake, "v2", commit_store=store)
     assert catalog.describe_table("t").version == 3
     assert catalog.write("t", TABLE, "append").version == 4
@@ -195,7 +195,7 @@ def test_racing_migrations_add_every_table_once(lake: str) -> None:
     def migrate(_: int) -> list[str]:
         catalog = connect(lake)
         together.wait()
-        return [str(table) for table in catalog.migrate(batch=3).registered]
+        return [str(table) for table in catalog.upkeep.migrate(batch=3).registered]
 
     def create_own() -> None:
         catalog = connect(lake)
@@ -220,14 +220,14 @@ def test_racing_migrations_add_every_table_once(lake: str) -> None:
     assert catalog.list_tables() == names
     assert len(catalog.list_tables("a")) == 5
     assert len(catalog.list_namespaces()) == 6
-    assert catalog.fsck(grace=0).findings == ()
+    assert catalog.upkeep.fsck(grace=0).findings == ()
 
 
 def test_migration_on_s3(moto_endpoint: str) -> None:
     root, options = f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint)
     for name in ("t", "u"):
         lance.write_dataset(TABLE, f"{root}/{name}.lance", storage_options=options)
-    lancekeep.connect(root, storage_options=options).migrate()
+    lancekeep.connect(root, storage_options=options).upkeep.migrate()
     v2 = lancekeep.connect(root, mode="v2", storage_options=options)
     assert v2.list_tables() == ["t", "u"]
     assert v2.open("u").count_rows() == 3

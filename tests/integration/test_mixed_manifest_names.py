@@ -85,7 +85,7 @@ class Lake:
             self.plain(VERSIONS).migrate_manifest_paths_v2()
             return
         with self.connect() as other:
-            other.migrate_manifest_names("t", reader_pause=0, interrupt_plain_readers=True)
+            other.upkeep.migrate_manifest_names("t", reader_pause=0, interrupt_plain_readers=True)
 
 
 def connect(given: Deployment) -> lancekeep.Catalog:
@@ -115,7 +115,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, moto_endpoint: str, red
         )
     with lancekeep.connect(given.root, storage_options=given.storage_options) as catalog:
         if given.commit_store:
-            catalog.change_commit_store(given.commit_store)
+            catalog.upkeep.change_commit_store(given.commit_store)
     return Lake(given, connect(given))
 
 
@@ -153,12 +153,12 @@ CHANGES: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "update": lambda catalog: catalog.data.update(TABLE, {"i": "2"}, None),
     "merge": lambda catalog: catalog.data.merge(TABLE, ROW.to_reader(), MergeRule(["i"], update=True)),
     "restore": lambda catalog: catalog.versions.restore(TABLE, 1),
-    "compact": lambda catalog: catalog.compact("t"),
+    "compact": lambda catalog: catalog.upkeep.compact("t"),
     "columns": lambda catalog: catalog.structure.add_columns(TABLE, {"j": "i"}, None),
     "index": lambda catalog: catalog.structure.create_index(TABLE, NewIndex("i", "BTREE"), None),
     "branch": lambda catalog: catalog.branches.create(TABLE, "b", None, None),
-    "materialize": lambda catalog: catalog.materialize("t"),
-    "relocate": lambda catalog: catalog.relocate("t", "elsewhere"),
+    "materialize": lambda catalog: catalog.upkeep.materialize("t"),
+    "relocate": lambda catalog: catalog.upkeep.relocate("t", "elsewhere"),
     "rename": lambda catalog: catalog.rename_table("t", "u"),
     "delete version": delete_version,
 }
@@ -231,11 +231,11 @@ def test_native_commit_to_a_mixture_is_refused(lake: Lake) -> None:
 )
 def test_fsck_reports_a_mixture_with_its_remedy(lake: Lake, renamed: Sequence[int]) -> None:
     lake.rename(renamed)
-    found = [each for each in lake.catalog.fsck(tables=["t"], grace=0).findings if each.kind is Kind.MIXED]
+    found = [each for each in lake.catalog.upkeep.fsck(tables=["t"], grace=0).findings if each.kind is Kind.MIXED]
     assert len(found) == 1
     assert "`lancekeep migrate-names`" in found[0].meaning
     lake.complete()
-    assert lake.catalog.fsck(tables=["t"], grace=0).findings == ()
+    assert lake.catalog.upkeep.fsck(tables=["t"], grace=0).findings == ()
 
 
 @pytest.mark.parametrize("lake", ["storage", "conditional-put"], indirect=True)

@@ -259,9 +259,9 @@ def test_managed_catalog_is_managed_in_every_mode_that_shows_its_tables(tmp_path
     catalog = lake.open(later)
     if (first, later) == ("compatible", "v1"):  # there is a manifest, which would not learn of it
         with pytest.raises(lancekeep.Refused, match="in compatibility mode"):
-            catalog.change_commit_store(f"sqlite://{tmp_path}/new.db")
+            catalog.upkeep.change_commit_store(f"sqlite://{tmp_path}/new.db")
         catalog = lake.open(first)
-    assert catalog.change_commit_store(f"sqlite://{tmp_path}/new.db") == 2
+    assert catalog.upkeep.change_commit_store(f"sqlite://{tmp_path}/new.db") == 2
     with pytest.raises(lancekeep.CommitStoreMismatch, match=r"new\.db"):
         lake.open(first)
     assert attrs.evolve(lake, commit_store=f"sqlite://{tmp_path}/new.db").open(first).open("t").version == 2
@@ -273,7 +273,7 @@ def test_v1_tables_that_no_store_manages_come_under_one_only_on_purpose(tmp_path
     url = f"sqlite://{tmp_path}/commits.db"
     with pytest.raises(lancekeep.CommitStoreMismatch, match="change_commit_store"):
         lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url)
-    lancekeep.connect(str(tmp_path / "lake"), mode=mode).change_commit_store(url)
+    lancekeep.connect(str(tmp_path / "lake"), mode=mode).upkeep.change_commit_store(url)
     catalog = lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=url)
     assert catalog.write("t", TABLE, "append").version == 2
 

@@ -373,7 +373,7 @@ def test_owner_may_declare_reservation_that_another_writer_entered(
 
     def entered(decide: Any, **given: Any) -> Any:
         monkeypatch.undo()
-        other.migrate() if act == "migrate" else other.alter_table("t", {"theirs": "yes"})
+        other.upkeep.migrate() if act == "migrate" else other.alter_table("t", {"theirs": "yes"})
         assert "mine" not in other.find_table("t").properties
         assert not any(name.startswith("lancekeep.") for name in other.describe_table("t").properties)
         return enter(decide, **given)

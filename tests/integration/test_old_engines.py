@@ -104,8 +104,8 @@ COMMITS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "merge": lambda catalog: catalog.data.merge(T, rows(1, 7).to_reader(), MergeRule(["i"], update=True)),
     "overwrite": lambda catalog: catalog.write("t", rows(7), "overwrite"),
     "restore": lambda catalog: catalog.versions.restore(T, 1),
-    "compact": lambda catalog: catalog.compact("t"),
-    "tier": lambda catalog: catalog.move_fragments("t", timedelta(0), f"{catalog.root_uri}-tier"),
+    "compact": lambda catalog: catalog.upkeep.compact("t"),
+    "tier": lambda catalog: catalog.upkeep.move_fragments("t", timedelta(0), f"{catalog.root_uri}-tier"),
     "index": natively(lambda dataset: dataset.create_scalar_index("i", "BTREE")),
     "add a column": natively(lambda dataset: dataset.add_columns({"n": "i + 1"})),
     "commit an append": committed(lambda dataset: dataset.insert(rows(7))),
@@ -160,7 +160,7 @@ def test_stale_handles_append_to_clones(tmp_path: Path, engine: Engine, deep: bo
     first, second = engine.open(uri), engine.open(uri)
     catalog.write("c", rows(7), "append")
     first.append(rows(100))
-    catalog.materialize("c")
+    catalog.upkeep.materialize("c")
     expected = [*FIRST, 7, 100]
     if deep or engine.name == PYLANCE_4:  # that engine lets an append follow a merge
         second.append(rows(101))
@@ -181,7 +181,7 @@ def test_a_relocated_table_is_complete_for_older_engines(tmp_path: Path, engine:
     catalog.write("t", rows(*FIRST))
     old = catalog.describe_table("t").uri
     stale = engine.open(old)
-    catalog.relocate("t", "place", keep=keep)
+    catalog.upkeep.relocate("t", "place", keep=keep)
     with pytest.raises(EngineError):
         stale.append(rows(100))
     if keep:
@@ -199,9 +199,9 @@ def test_a_relocated_table_is_complete_for_older_engines(tmp_path: Path, engine:
 def test_older_engines_append_after_a_migration_of_names(tmp_path: Path, engine: Engine) -> None:
     lance.write_dataset(rows(*FIRST), tmp_path / "lake/t.lance", enable_v2_manifest_paths=False)
     with lancekeep.connect(str(tmp_path / "lake")) as storage_managed:
-        storage_managed.change_commit_store(f"sqlite://{tmp_path}/commits.db")
+        storage_managed.upkeep.change_commit_store(f"sqlite://{tmp_path}/commits.db")
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db")
-    catalog.migrate_manifest_names("t", interrupt_plain_readers=True)
+    catalog.upkeep.migrate_manifest_names("t", interrupt_plain_readers=True)
     uri = catalog.describe_table("t").uri
     handle = engine.open(uri)
     catalog.write("t", rows(7), "append")

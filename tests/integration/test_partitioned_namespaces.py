@@ -140,7 +140,7 @@ def test_layout_matches_the_specification_and_reads_prune(open_catalog: Open) ->
     assert catalog.describe_namespace(level).properties == {"partition.country": "NL"}
     assert catalog.describe_namespace(level.parent).properties == {"partition.ts_year": "2025"}
     assert {"partition_spec_v1", "schema"} <= set(catalog.describe_namespace("").properties)
-    assert not catalog.fsck(deep=True).findings
+    assert not catalog.upkeep.fsck(deep=True).findings
 
     manifest = lance.dataset(f"{catalog.root_uri}/__manifest").to_table()
     entries = {row["object_id"]: row for row in manifest.to_pylist()}
@@ -256,7 +256,7 @@ def test_clean_up_keeps_what_is_published(open_managed: Open) -> None:
         namespace.write(rows(number))
     with no_publication(namespace):
         namespace.write(rows(100))
-    report = catalog.cleanup(timedelta(0), grace=timedelta(0))
+    report = catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     assert [table.versions for table in report.tables] == [(1, 2)]
     assert ids(namespace) == [0, 1, 2]
     [partition] = namespace.scan().partitions
@@ -281,7 +281,7 @@ def test_write_that_loses_its_publication_is_repeated(open_catalog: Open, monkey
     written = namespace.write(pa.concat_tables([rows(4), rows(5, country="FR"), rows(6, country="DE")]))
     assert ids(namespace) == [1, 2, 3, 4, 5, 6]
     assert len(written) == len(namespace.scan().partitions) == 3
-    assert not open_catalog().fsck(grace=0).findings
+    assert not open_catalog().upkeep.fsck(grace=0).findings
 
 
 def test_write_to_dropped_partition_is_refused(open_managed: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_write_to_dropped_partition_is_refused(open_managed: Open, monkeypatch: 
     with pytest.raises(ConcurrentModification, match="dropped"):
         namespace.write(pa.concat_tables([rows(2), rows(3, country="FR")]))
     assert ids(namespace) == []
-    assert not catalog.fsck(grace=0).findings
+    assert not catalog.upkeep.fsck(grace=0).findings
 
 
 def test_racing_writers_make_each_partition_once_and_readers_see_whole_writes(open_catalog: Open) -> None:
@@ -333,7 +333,7 @@ def test_racing_writers_make_each_partition_once_and_readers_see_whole_writes(op
     namespace = open_catalog().partitions.open()
     assert ids(namespace) == sorted(list(range(writers * each)) * 3)
     assert len(namespace.scan().partitions) == 3
-    assert not open_catalog().fsck(grace=0).findings
+    assert not open_catalog().upkeep.fsck(grace=0).findings
 
 
 def test_native_namespace_lists_the_tables_and_its_drops_are_visible(tmp_path: Path) -> None:
@@ -488,7 +488,7 @@ def test_changes_by_name_that_keep_partitions_are_published(open_catalog: Open) 
         namespace.write(rows(100))
     append_natively(catalog, table, rows(101))
 
-    assert catalog.compact(table) is not None
+    assert catalog.upkeep.compact(table) is not None
     [compacted] = namespace.scan().datasets()
     assert len(compacted[1].get_fragments()) == 1
     assert ids(namespace) == [1, 2, 3, 4]
@@ -607,7 +607,7 @@ def test_level_named_by_concurrent_write_is_used(open_catalog: Open) -> None:
     assert published.table.location.partition("_")[2] == published.table.id.key
     assert len({partition.table.id.names[1] for partition in namespace.scan().partitions}) == 1
     assert ids(namespace) == [1, 2]
-    assert open_catalog().fsck(grace=timedelta(0)).findings == ()
+    assert open_catalog().upkeep.fsck(grace=timedelta(0)).findings == ()
 
 
 def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -> None:

@@ -88,7 +88,7 @@ def is_verified(lake: Path, *, digests: bool) -> bool:
 def is_sound(lake: Path) -> bool:
     """Return whether no check without digests finds anything."""
     catalog = lancekeep.connect(str(lake), commit_store=STORE)
-    return not catalog.fsck(deep=True).findings and is_verified(lake, digests=False)
+    return not catalog.upkeep.fsck(deep=True).findings and is_verified(lake, digests=False)
 
 
 def answers(table: Path) -> list[object]:
@@ -175,9 +175,9 @@ def test_materialized_clone_agrees_with_the_version_before(tmp_path: Path) -> No
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store=STORE)
     catalog.write("t", rows(0, 10))
     catalog.clone("t", "c")
-    catalog.materialize("c")
+    catalog.upkeep.materialize("c")
     assert verify_by(in_this_process, catalog, None, **CHEAP).problems == ()
-    assert catalog.fsck(deep=True).findings == ()
+    assert catalog.upkeep.fsck(deep=True).findings == ()
 
 
 def test_digests_find_all_damage(lake: Path) -> None:

@@ -118,7 +118,7 @@ def test_changes_beside_appends_without_a_pause(tmp_path: Path, store: str, mine
         assert transaction.transaction_properties == dict([REBASED])
     line = directory_of(catalog).versions.lines._lines[TABLE]
     assert (line.is_owed, line.pace.met) == (False, float("-inf")), "no append waited for the changes"
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def append_one(catalog: lancekeep.Catalog) -> None:
@@ -147,7 +147,7 @@ OTHERS: dict[str, tuple[Callable[[lancekeep.Catalog], object], list[int]]] = {
         lambda catalog: catalog.open("t").update({"id": "id + 100"}, "id in (3, 7)"),
         [*range(3), 4, 5, 6, *range(8, 20), 103, 107],
     ),
-    "compaction": (lambda catalog: catalog.compact("t"), [*range(20)]),
+    "compaction": (lambda catalog: catalog.upkeep.compact("t"), [*range(20)]),
     "index": (lambda catalog: catalog.open("t").create_scalar_index("id", "BTREE"), [*range(20)]),
 }
 """What another writer does, and which ids it leaves of 0 to 19."""
@@ -165,7 +165,7 @@ def test_another_change_in_between_stays(
     change(catalog, 3, 4, 13, 14)
     assert ids(uri) == applied(left, [3, 4, 13, 14])
     assert lance.dataset(uri).to_table(filter="id = 13 or id = 15")["id"].to_pylist() == [15]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.mark.usefixtures("busy")
@@ -233,7 +233,7 @@ def test_a_killed_change_is_whole_or_nothing(
         with connect(tmp_path, store) as catalog:
             change(catalog, 3, 13)
             assert ids(uri) == whole
-            kinds = {each.kind for each in catalog.fsck(deep=True).findings}
+            kinds = {each.kind for each in catalog.upkeep.fsck(deep=True).findings}
             assert kinds <= {Kind.STAGED}, "the killed process could not remove it"
 
 

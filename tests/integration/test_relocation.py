@@ -103,11 +103,11 @@ def filled(lake: Lake, mode: str = "compatible") -> lancekeep.Catalog:
 def test_relocated_table_keeps_rows_versions_and_tags(lake: Lake, mode: str) -> None:
     catalog = filled(lake, mode)
     before = catalog.find_table("t").location
-    plan = catalog.relocate("t", "elsewhere/t", dry_run=True)
+    plan = catalog.upkeep.relocate("t", "elsewhere/t", dry_run=True)
     assert plan.versions == 3
     assert plan.files > 3
     assert catalog.find_table("t").location == before
-    report = catalog.relocate("t", "elsewhere/t")
+    report = catalog.upkeep.relocate("t", "elsewhere/t")
     assert attrs.evolve(report, dry_run=True) == plan
     assert catalog.find_table("t").location == "elsewhere/t"
     assert lake.rows("elsewhere/t") == [1, 3, 4]
@@ -117,8 +117,8 @@ def test_relocated_table_keeps_rows_versions_and_tags(lake: Lake, mode: str) -> 
     other = lake.connect(mode)
     assert sorted(other.open("t").to_table()["a"].to_pylist()) == [1, 3, 4, 5] == lake.rows("elsewhere/t")
     assert other.list_tables() == ["t"]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
-    catalog.fsck(repair=True, remove_tables=True, grace=0)
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
+    catalog.upkeep.fsck(repair=True, remove_tables=True, grace=0)
     assert lake.rows("elsewhere/t") == [1, 3, 4, 5]
 
 
@@ -137,7 +137,7 @@ def test_handle_from_before_the_move_commits_nothing(lake: Lake, keep: bool) -> 
         lambda handle: handle.update({"a": "7"}),
     ]
     stale = [(act, handle) for act in acts for handle in (catalog.open("t"), lake.native(location))]
-    catalog.relocate("t", "new", keep=keep)
+    catalog.upkeep.relocate("t", "new", keep=keep)
     for act, handle in stale:
         if lake.commit_store is not None and handle.uri == lake.native("new").uri:
             continue
@@ -188,7 +188,7 @@ def test_commits_beside_the_move_arrive_or_are_refused(lake: Lake, mode: str) ->
     for place in ("one", "two", "three"):
         for _ in range(20):
             try:
-                lake.connect(mode).relocate("t", place)
+                lake.connect(mode).upkeep.relocate("t", place)
                 break
             except lancekeep.ConcurrentModification:
                 continue
@@ -222,7 +222,7 @@ def test_grouped_appends_beside_the_move_are_neither_lost_nor_repeated(tmp_path:
         writer.start()
     try:
         for place in ("one", "two"):
-            other.relocate("t", place)
+            other.upkeep.relocate("t", place)
     finally:
         done.set()
         for writer in writers:
@@ -239,7 +239,7 @@ def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeyp
         outcome = settle(commits, *arguments, **named)
         if commits is directory_of(catalog).commits and not moved:
             moved.append(outcome)
-            mover = Thread(target=other.relocate, args=("t", "new"), daemon=True)
+            mover = Thread(target=other.upkeep.relocate, args=("t", "new"), daemon=True)
             mover.start()
             mover.join()
         return outcome
@@ -257,7 +257,7 @@ def test_branches_move_with_the_table(lake: Lake) -> None:
     lance.write_dataset(rows(8), side, mode="append", storage_options=options)
     inner = catalog.open("t", branch="side").create_branch("side/inner", storage_options=options)
     lance.write_dataset(rows(9), inner, mode="append", storage_options=options)
-    catalog.relocate("t", "another/place/t")
+    catalog.upkeep.relocate("t", "another/place/t")
     assert lake.rows("another/place/t", ("side", None)) == [1, 3, 4, 8]
     assert lake.rows("another/place/t", ("side/inner", None)) == [1, 3, 4, 8, 9]
     catalog.write("t", rows(5), "append")
@@ -265,7 +265,7 @@ def test_branches_move_with_the_table(lake: Lake) -> None:
     lance.write_dataset(rows(6), handle, mode="append", storage_options=options)
     assert lake.rows("another/place/t", ("side", None)) == [1, 3, 4, 6, 8]
     assert lake.rows("another/place/t") == [1, 3, 4, 5]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -281,7 +281,7 @@ def test_branch_that_begins_during_the_move_is_not_acknowledged(
     def move(checks: StagedChecks, root: Any, content: bytes) -> None:
         require(checks, root, content)
         if root.is_branch:  # in a thread of its own: the engine waits for this call
-            mover = Thread(target=other.relocate, args=("t", "new"), kwargs={"keep": keep}, daemon=True)
+            mover = Thread(target=other.upkeep.relocate, args=("t", "new"), kwargs={"keep": keep}, daemon=True)
             mover.start()
             mover.join()
 
@@ -301,18 +301,18 @@ def test_old_place_is_kept_if_a_branch_has_begun_there_since(local: Lake, monkey
     with monkeypatch.context() as patch:
         patch.setattr(TableRelocation, "_leave", stop)
         with pytest.raises(Crash):
-            catalog.relocate("t", "new")
+            catalog.upkeep.relocate("t", "new")
     lance.write_dataset(rows(9), local.native(before, 1).create_branch("late"), mode="append")
     with pytest.raises(lancekeep.Damaged, match="was committed there since"):
-        catalog.relocate("t", "new")
+        catalog.upkeep.relocate("t", "new")
     assert local.rows(before, ("late", None)) == [1, 2, 3, 9]
 
 
 def test_versions_made_from_a_fence_are_no_fences(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = filled(local)
     catalog.clone("t", "borrower")
-    catalog.materialize("borrower")
-    catalog.cleanup(0, grace=0, tables=["borrower"])
+    catalog.upkeep.materialize("borrower")
+    catalog.upkeep.cleanup(0, grace=0, tables=["borrower"])
 
     def stop(*_: Any) -> None:
         raise Crash
@@ -320,13 +320,13 @@ def test_versions_made_from_a_fence_are_no_fences(local: Lake, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(TableCommits, "page", stop)
         with pytest.raises(Crash):
-            catalog.relocate("t", "new")
+            catalog.upkeep.relocate("t", "new")
     catalog.clone("t", "shallow")
     catalog.clone("t", "deep", deep=True)
     for table in ("shallow", "deep"):
         catalog.write(table, rows(5), "append")
         assert sorted(catalog.open(table).to_table()["a"].to_pylist()) == [1, 3, 4, 5]
-    catalog.relocate("t", "t.lance")
+    catalog.upkeep.relocate("t", "t.lance")
     with pytest.raises(lancekeep.Unsupported):
         catalog.commit("t", Transaction(read_version=5, uuid=str(uuid4()), operation=Restore(4)))
     assert catalog.write("t", rows(6), "append").version == 6
@@ -336,11 +336,11 @@ def test_moved_clone_reads_its_source(lake: Lake) -> None:
     catalog = filled(lake, "v2")
     catalog.clone("t", "c")
     with pytest.raises(lancekeep.Refused, match="c"):
-        catalog.relocate("t", "elsewhere")
-    assert catalog.relocate("t", "elsewhere", dry_run=True).readers == ("c",)
-    catalog.relocate("c", "copies/c")
+        catalog.upkeep.relocate("t", "elsewhere")
+    assert catalog.upkeep.relocate("t", "elsewhere", dry_run=True).readers == ("c",)
+    catalog.upkeep.relocate("c", "copies/c")
     assert lake.rows("copies/c") == [1, 3, 4]
-    catalog.fsck(repair=True, deep=True, remove_tables=True, grace=0)
+    catalog.upkeep.fsck(repair=True, deep=True, remove_tables=True, grace=0)
     with pytest.raises(lancekeep.Refused, match="c"):
         catalog.drop_table("t")
     catalog.drop_table("c")
@@ -349,17 +349,17 @@ def test_moved_clone_reads_its_source(lake: Lake) -> None:
 
 def test_cleanup_after_the_move_removes_what_the_old_place_named(lake: Lake) -> None:
     catalog = filled(lake, "v2")
-    catalog.relocate("t", "new")
+    catalog.upkeep.relocate("t", "new")
     catalog.tags.delete(ObjectId.of("t"), "first")
     catalog.write("t", rows(7), "overwrite")
-    report = catalog.cleanup(0, grace=0)
+    report = catalog.upkeep.cleanup(0, grace=0)
     assert sum(table.files for table in report.tables) >= 3
     assert lake.rows("new") == [7]
 
 
 def test_v1_directory_stays_hidden_from_v1_readers(local: Lake) -> None:
     catalog = filled(local)
-    catalog.relocate("t", "new")
+    catalog.upkeep.relocate("t", "new")
     assert local.connect("v1").list_tables() == []
     assert catalog.list_tables() == ["t"]
     catalog.drop_table("t")
@@ -384,11 +384,11 @@ def test_places_that_cannot_hold_the_table_are_refused(local: Lake, tmp_path: Pa
         ("s3://bucket/t", lancekeep.InvalidInput),
     ):
         with pytest.raises(error):
-            catalog.relocate("t", place)
+            catalog.upkeep.relocate("t", place)
     with pytest.raises(lancekeep.Unsupported, match="declared"):
-        catalog.relocate("only", "place")
+        catalog.upkeep.relocate("only", "place")
     with pytest.raises(lancekeep.Unsupported, match="V1"):
-        local.connect("v1").relocate("t", "place")
+        local.connect("v1").upkeep.relocate("t", "place")
     assert local.rows("t.lance") == [1, 3, 4]
     assert catalog.write("t", rows(5), "append").version == 4
 
@@ -402,11 +402,11 @@ def test_stopped_move_is_given_up_by_the_present_location(local: Lake, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(TableCommits, "page", stop)
         with pytest.raises(Crash):
-            catalog.relocate("t", "new")
+            catalog.upkeep.relocate("t", "new")
     with pytest.raises(lancekeep.ConcurrentModification, match="moved"):
         catalog.write("t", rows(5), "append")
     assert local.rows("t.lance") == [1, 3, 4]
-    catalog.relocate("t", "t.lance")
+    catalog.upkeep.relocate("t", "t.lance")
     assert catalog.write("t", rows(5), "append").version == 6
     assert local.rows("t.lance") == [1, 3, 4, 5]
 
@@ -423,11 +423,11 @@ def test_move_that_fails_leaves_the_table_writable(local: Lake, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(TableRelocation, "_verify", rename_and_verify)
         with pytest.raises(lancekeep.TableNotFound):
-            catalog.relocate("t", "new")
+            catalog.upkeep.relocate("t", "new")
     catalog.write("u", rows(5), "append")
     next((Path(local.root) / location).glob("data/*")).unlink()
     with pytest.raises(lancekeep.Damaged, match="data/"):
-        catalog.relocate("u", "other")
+        catalog.upkeep.relocate("u", "other")
     catalog.write("u", rows(6), "append")
     assert catalog.find_table("u").location == location
 
@@ -439,11 +439,11 @@ def test_killed_move_is_completed_by_the_next_call(tmp_path: Path, monkeypatch: 
     lake = Lake(str(now / "lake"), url, {"fsync": "false"})
     filled(lake)
     calls = 0
-    for at in killed_at_each_state(monkeypatch, now, lake.connect, lambda catalog: catalog.relocate("t", "new")):
+    for at in killed_at_each_state(monkeypatch, now, lake.connect, lambda catalog: catalog.upkeep.relocate("t", "new")):
         calls += 1
         catalog = lake.connect()
         assert lake.rows(catalog.find_table("t").location) == [1, 3, 4], at
-        catalog.relocate("t", "new")
+        catalog.upkeep.relocate("t", "new")
         assert catalog.find_table("t").location == "new"
         assert lake.rows("new") == [1, 3, 4], at
         assert lake.rows("new", "first") == [1, 2, 3], at

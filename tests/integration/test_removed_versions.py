@@ -112,4 +112,4 @@ def test_removed_version_is_neither_cloned_nor_inspected(namespace: Any) -> None
 def test_files_are_tiered_by_the_versions_that_exist(
     namespace: Any, tmp_path: Path, older_than: timedelta | int, files: int
 ) -> None:
-    assert namespace.catalog.move_fragments("t", older_than, str(tmp_path / "cold")).files == files
+    assert namespace.catalog.upkeep.move_fragments("t", older_than, str(tmp_path / "cold")).files == files

@@ -69,7 +69,7 @@ class Lake:
         return int(self.reconnected().open("t").count_rows())
 
     def found(self, *, repair: bool = False, accept_loss: bool = False) -> list[tuple[Kind, str, bool]]:
-        report = self.reconnected().fsck(deep=True, grace=0, repair=repair, accept_loss=accept_loss)
+        report = self.reconnected().upkeep.fsck(deep=True, grace=0, repair=repair, accept_loss=accept_loss)
         return [(finding.kind, finding.object, finding.repaired) for finding in report.findings]
 
 
@@ -114,12 +114,12 @@ def test_sound_table_has_no_findings(lake: Lake) -> None:
     lake.catalog.open("t").tags.create("x", 2)
     lake.catalog.open("t").create_branch("side")
     assert lake.found() == []
-    report = lake.catalog.fsck(tables=["t"])
+    report = lake.catalog.upkeep.fsck(tables=["t"])
     assert (report.entries, report.directories, report.tables) == (0, 0, 1)
     with pytest.raises(lancekeep.TableNotFound):
-        lake.catalog.fsck(tables=["u"])
+        lake.catalog.upkeep.fsck(tables=["u"])
     with pytest.raises(lancekeep.InvalidInput, match="grace"):
-        lake.catalog.fsck(tables=["t"], grace=-1)
+        lake.catalog.upkeep.fsck(tables=["t"], grace=-1)
 
 
 def test_reserved_version_is_published(recorded: Lake) -> None:
@@ -171,7 +171,7 @@ def test_lost_latest_version_is_replaced_by_its_predecessor(recorded: Lake) -> N
     ):
         with pytest.raises(lancekeep.Damaged, match=r"latest version 4 is lost.*--accept-loss"):
             act()
-    [finding] = recorded.reconnected().fsck(tables=["t"], accept_loss=True).findings
+    [finding] = recorded.reconnected().upkeep.fsck(tables=["t"], accept_loss=True).findings
     assert finding.repair == "go back to version 3"
     assert recorded.found(repair=True, accept_loss=True) == [(Kind.LOST, "t", True)]
     assert recorded.found() == []
@@ -239,7 +239,7 @@ def test_missing_and_truncated_files_of_the_latest_version_are_reported(
     if damage != "missing":
         lake.objects.put(victim, content[: len(content) // 2] if damage == "cut" else b"")
     kind = Kind.MISSING_FILE if damage == "missing" else Kind.DAMAGED_FILE
-    [finding] = lake.reconnected().fsck(deep=True, grace=0, repair=True).findings
+    [finding] = lake.reconnected().upkeep.fsck(deep=True, grace=0, repair=True).findings
     assert (finding.kind, finding.object, finding.repaired) == (kind, "t", False)
     assert victim in finding.meaning
     lake.objects.put(victim, content)
@@ -251,7 +251,7 @@ def test_version_with_a_missing_file_is_replaced_by_a_complete_one(lake: Lake) -
     lake.catalog.write("t", ROWS, "append")
     [victim] = set(latest_files(lake, "data/")) - before
     lake.objects.delete(victim)
-    [finding] = lake.reconnected().fsck(deep=True, grace=0, accept_loss=True).findings
+    [finding] = lake.reconnected().upkeep.fsck(deep=True, grace=0, accept_loss=True).findings
     assert (finding.kind, finding.repair) == (Kind.MISSING_FILE, "restore version 4")
     assert lake.found(repair=True) == [(Kind.MISSING_FILE, "t", False)]
     assert lake.found(repair=True, accept_loss=True) == [(Kind.MISSING_FILE, "t", True)]
@@ -306,7 +306,7 @@ def test_manifest_after_a_gap_is_reported_and_kept(lake: Lake) -> None:
 
 def test_losing_staged_manifest_is_removed_after_the_grace_period(lake: Lake) -> None:
     staged = lake.stage(4)
-    assert not any(finding.repair for finding in lake.catalog.fsck(deep=True, repair=True).findings)
+    assert not any(finding.repair for finding in lake.catalog.upkeep.fsck(deep=True, repair=True).findings)
     assert lake.objects.head(staged) is not None
     expect(lake, Kind.STAGED, repaired=True)
     assert lake.objects.head(staged) is None
@@ -320,7 +320,7 @@ def test_staged_manifest_that_can_still_win_is_kept(lake: Lake) -> None:
 
 def test_incomplete_manifest_is_removed(lake: Lake) -> None:
     lake.objects.put(f"{lake.key}/_versions/.tmpToIqV6", b"half of a mani")
-    assert lake.reconnected().fsck(deep=True, repair=True).findings[0].repair == ""  # it is young
+    assert lake.reconnected().upkeep.fsck(deep=True, repair=True).findings[0].repair == ""  # it is young
     expect(lake, Kind.LEFTOVER, repaired=True)
 
 
@@ -344,7 +344,7 @@ def test_unknown_file_names_are_reported(lake: Lake) -> None:
 def test_unreadable_latest_version_is_reported_and_kept(lake: Lake, content: bytes) -> None:
     lake.objects.put(lake.manifest(4), content)
     expect(lake, Kind.HEAD, repaired=False)
-    report = lake.catalog.cleanup(timedelta(0))
+    report = lake.catalog.upkeep.cleanup(timedelta(0))
     assert ([skipped.table for skipped in report.skipped], report.tables) == (["t"], ())
 
 
@@ -407,7 +407,7 @@ def test_repair_after_a_crash_at_any_call_is_completed(
         broken = lake.reconnected()
         directory_of(broken).ledger.commits = commits
         try:
-            broken.fsck(tables=["t"], grace=0, repair=True)
+            broken.upkeep.fsck(tables=["t"], grace=0, repair=True)
         except Crash:
             assert lake.rows() == 12, nth
             lake.found(repair=True)

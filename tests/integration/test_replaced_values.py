@@ -269,7 +269,7 @@ def managed(path: Path, kind: str, *, stable: bool = False) -> lancekeep.Catalog
     """Return a catalog with a table of one segment, whose versions a commit store manages."""
     of_four_fragments(path, kind, 1, stable=stable)
     store = f"sqlite:///{path}/commits.db"
-    lancekeep.connect(str(path / "lake")).change_commit_store(store)
+    lancekeep.connect(str(path / "lake")).upkeep.change_commit_store(store)
     return lancekeep.connect(str(path / "lake"), commit_store=store)
 
 
@@ -386,7 +386,7 @@ def test_maintenance_removes_entries_that_a_native_writer_left(tmp_path: Path, k
     uri = of_four_fragments(tmp_path, kind, 2, stable=stable)
     replace_columns(lance.dataset(uri))
     catalog = lancekeep.connect(str(tmp_path / "lake"))
-    done = list(catalog.maintain(MaintenancePolicy((MaintenanceRule(refresh_indexes=True),))))
+    done = list(catalog.upkeep.maintain(MaintenancePolicy((MaintenanceRule(refresh_indexes=True),))))
     assert [(each.action, each.failed) for each in done] == [("index", False)]
     require_true_answers(lance.dataset(uri), kind)
     lance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0)
@@ -408,15 +408,15 @@ def test_fsck_reports_an_index_that_answers_replaced_values_and_repair_builds_it
     uri = of_four_fragments(tmp_path, kind, segments, stable=True)
     catalog = lancekeep.connect(str(tmp_path / "lake"))
     dataset = change(lance.dataset(uri))
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     dataset.optimize.optimize_indices(num_indices_to_merge=0)
     with pytest.raises(AssertionError):
         require_true_answers(lance.dataset(uri), kind)
-    [finding] = catalog.fsck(deep=True, grace=0).findings
+    [finding] = catalog.upkeep.fsck(deep=True, grace=0).findings
     assert (finding.kind, finding.object, finding.repair) == (Kind.OUTDATED_INDEX, "t", "build it again")
-    [finding] = catalog.fsck(deep=True, repair=True, grace=0).findings
+    [finding] = catalog.upkeep.fsck(deep=True, repair=True, grace=0).findings
     assert finding.repaired
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     require_true_answers(lance.dataset(uri), kind)
     lance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0)
     require_true_answers(lance.dataset(uri), kind)

@@ -222,7 +222,7 @@ def test_a_killed_server_loses_nothing_and_doubles_nothing(place: tuple[str, str
         acknowledged = [line.split(",") for line in ledger.read_text().splitlines()]
         assert all(written[int(w), int(n)] == 1 for w, n in acknowledged), f"kill {kill}"
         assert max(written.values()) == 1
-    assert {finding.kind for finding in catalog.fsck(deep=True).findings} <= {Kind.STAGED}
+    assert {finding.kind for finding in catalog.upkeep.fsck(deep=True).findings} <= {Kind.STAGED}
     with server(*place, port) as (_, port):
         writers.append(RestNamespace(uri=f"http://127.0.0.1:{port}"), 1000, 0)
     assert rows_of(catalog)[1000, 0] == 1
@@ -269,7 +269,7 @@ def test_every_native_operation_works_through_the_server(place: tuple[str, str])
         lance.write_dataset(writers.row(5, 5), namespace_client=namespace, table_id=writers.TABLE, mode="overwrite")
     assert rows_of(catalog) == Counter({(5, 5): 1})
     assert front.asked.count("create_table_version") == len(catalog.versions.history("hot.t"))
-    assert not catalog.fsck(deep=True).findings
+    assert not catalog.upkeep.fsck(deep=True).findings
 
 
 @pytest.mark.parametrize("change", ["dropped", "deregistered", "recreated"])

@@ -70,8 +70,8 @@ def test_a_catalog_over_the_native_server(native_server: str) -> None:
 def test_what_a_server_cannot_do_is_unsupported(native_server: str) -> None:
     with lancekeep.connect(native_server) as catalog:
         for act in (
-            catalog.fsck,
-            catalog.optimize,
+            catalog.upkeep.fsck,
+            catalog.upkeep.optimize,
             lambda: catalog.alter_table("t", {"a": "b"}),
             lambda: catalog.alter_namespace("ns", {"a": "b"}),
             lambda: catalog.drop_table("t", force=True),

@@ -47,7 +47,7 @@ def refusals(catalog: lancekeep.Catalog, other: str) -> Iterator[BaseException]:
         lambda: catalog.register_table("x", "../outside"),
         lambda: catalog.open("t", version=99),
         lambda: catalog.resolve("nonsense"),
-        lambda: catalog.change_commit_store("redis://nowhere.invalid:1/0"),
+        lambda: catalog.upkeep.change_commit_store("redis://nowhere.invalid:1/0"),
         lambda: lancekeep.connect(catalog.root_uri, storage_options=catalog.storage_options, commit_store=other),
     )
     for mistake in mistakes:
@@ -87,7 +87,7 @@ def test_credentials_appear_in_no_repr_message_log_or_stored_byte(
         assert len(ours) > 100
         shown += [repr(each) for each in ours]
         shown += [f"{error!s} {error!r}" for error in refusals(catalog, f"sqlite://{tmp_path}/other.db")]
-        shown += [repr(catalog.fsck(deep=True)), repr(catalog.cleanup(timedelta(days=1)))]
+        shown += [repr(catalog.upkeep.fsck(deep=True)), repr(catalog.upkeep.cleanup(timedelta(days=1)))]
         request = DescribeTableRequest(id=["t"])
         shown += [str(namespace.describe_table(request)), *catalog.describe_namespace("").properties.values()]
     shown += [record.getMessage() for record in caplog.records]
@@ -108,5 +108,5 @@ def test_only_what_workers_need_pickles_with_credentials(
         plan = pickle.dumps(catalog.begin_write("t", ROWS.schema, "append"))
         assert KEY.encode() in plan
         assert PASSWORD.encode() not in plan
-        for public in (catalog.describe_table("t"), catalog.versions.history("t"), catalog.fsck(deep=True)):
+        for public in (catalog.describe_table("t"), catalog.versions.history("t"), catalog.upkeep.fsck(deep=True)):
             assert KEY.encode() not in pickle.dumps(public)

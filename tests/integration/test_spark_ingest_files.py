@@ -444,7 +444,7 @@ def test_record_of_ingested_files_does_not_outlive_its_table(tmp_path: Path, mod
     catalog.write("t", rows)
     catalog.write("t", rows, "append")
     assert IngestedFiles(catalog, catalog.find_table("t")).read(catalog.open("t")).num_rows == 0
-    assert not catalog.fsck(grace=0).findings
+    assert not catalog.upkeep.fsck(grace=0).findings
 
 
 @pytest.mark.parametrize(

@@ -77,15 +77,15 @@ def before_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obj
         pending = [happens]
 
         def after(commit: Callable[..., Any]) -> Callable[..., Any]:
-            def overtaken(self: lancekeep.Catalog, *arguments: Any, **options: Any) -> Any:
+            def overtaken(self: object, *arguments: Any, **options: Any) -> Any:
                 if pending:
                     pending.pop()()
                 return commit(self, *arguments, **options)
 
             return overtaken
 
-        for name in ("commit_change", "commit_compaction"):
-            monkeypatch.setattr(lancekeep.Catalog, name, after(getattr(lancekeep.Catalog, name)))
+        for owner, name in ((lancekeep.Catalog, "commit_change"), (lancekeep.Upkeep, "commit_compaction")):
+            monkeypatch.setattr(owner, name, after(getattr(owner, name)))
 
     return arrange
 

@@ -72,7 +72,7 @@ def test_jobs_and_sql(
     spark.sql("INSERT INTO cloud.travel.u SELECT id + 10, name FROM cloud.travel.t")
     found = spark.sql("SELECT id FROM cloud.travel.u ORDER BY id").collect()
     assert [row.id for row in found] == [1, 2, 3, 10, 11, 12, 13]
-    assert catalog.fsck(grace=0).findings == ()
+    assert catalog.upkeep.fsck(grace=0).findings == ()
 
 
 def test_a_server_vends_and_renews_the_credentials_of_tasks(

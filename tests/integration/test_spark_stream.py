@@ -163,7 +163,7 @@ def test_stream_contains_only_appended_rows(options: dict[str, str], catalog: la
 def test_removed_versions_and_replaced_tables_are_reported(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
     for number in range(5):
         add(catalog, number)
-    catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["source"])
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["source"])
     with pytest.raises(lancekeep.VersionNotFound, match="version 2 of source, which the stream still needs"):
         batch(reader(options), {"version": 2}, {"version": 5})
     assert batches(reader(options)) == [[0, 1, 2, 3, 4]]
@@ -381,7 +381,7 @@ def test_replay_after_cleanup_of_its_evidence_is_refused(options: dict[str, str]
     sink.commit(written(sink, 0), 0)
     for number in range(100, 103):
         add(catalog, number, table="sink")
-    catalog.cleanup(timedelta(0), grace=timedelta(0), tables=["sink"])
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["sink"])
     sink = writer(options)
     with pytest.raises(lancekeep.Refused, match="whether batch 1 of the query q is in sink cannot be known"):
         sink.commit(written(sink, 1), 1)

@@ -78,5 +78,5 @@ def test_concurrent_spark_native_and_lancekeep_writers(tmp_path: Path) -> None:
     assert versions == list(range(versions[0], 0, -1))
     acknowledged = 1 + sum(count * (2 if name == "native" else 3) for name, count in done.items())
     assert 0 <= versions[0] - acknowledged <= 2 * KILLS  # of a killed work, which is repeated
-    catalog.fsck(deep=True, repair=True, grace=0)
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    catalog.upkeep.fsck(deep=True, repair=True, grace=0)
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()

@@ -64,9 +64,9 @@ def test_fsck_reports_a_stale_append_that_no_commit_store_could_refuse(tmp_path:
         old = lance.dataset(catalog.describe_table("t").uri)
         recreate(catalog)
         old.insert(rows(10))
-        found = catalog.fsck(deep=True, grace=0).findings
+        found = catalog.upkeep.fsck(deep=True, grace=0).findings
         assert {each.kind for each in found} == {Kind.MISSING_FILE, Kind.DAMAGED_FILE}  # it contradicts version 1, too
-        repaired = catalog.fsck(deep=True, repair=True, accept_loss=True, grace=0).findings
+        repaired = catalog.upkeep.fsck(deep=True, repair=True, accept_loss=True, grace=0).findings
         assert [each.repaired for each in repaired if each.kind is Kind.MISSING_FILE] == [True]
         assert stored(catalog) == [100, 101, 102]
 
@@ -225,7 +225,7 @@ def test_change_by_a_handle_older_than_a_cleanup_keeps_new_columns(catalog: Cata
     held = catalog.open("t")
     catalog.open("t").add_columns({"more": "x + 1"})
     catalog.write("t", catalog.open("t").to_table().slice(0, 1), "append")
-    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     with suppress(OSError):
         held.delete("x = 11") if change == "delete" else held.update({"y": "2"}, where="x = 11")
     found = catalog.open("t").to_table()
@@ -240,7 +240,7 @@ def test_change_brings_back_no_row_whose_deletion_was_cleaned_up(catalog: Catalo
     held = catalog.open("t")
     catalog.open("t").delete("x = 10")
     catalog.write("t", rows(30), "append")
-    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     before = stored(catalog)
     changes: dict[str, Callable[[], object]] = {
         "update": lambda: held.update({"y": "2"}, where="x = 10"),
@@ -396,7 +396,7 @@ def test_handle_commits_after_the_version_that_it_opened_was_cleaned_up(catalog:
     catalog.write("t", rows(0))
     handle = catalog.open("t")
     handle.add_columns({"z": "x + 1"})
-    assert catalog.cleanup(timedelta(0), grace=timedelta(0)).tables
+    assert catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0)).tables
     handle.delete("x = 0")
     handle.delete("x = 1")
     assert stored(catalog) == [2]

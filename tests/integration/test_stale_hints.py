@@ -70,4 +70,4 @@ def test_latest_version_is_found_after_the_tag_was_deleted(tmp_path: Path) -> No
     catalog = with_gap(tmp_path, tag)
     untag(catalog)
     assert values(catalog.open("t")) == [1, 2, 3, 4, 5, 6]
-    assert Kind.STALE_HINT not in {finding.kind for finding in catalog.fsck(deep=True).findings}
+    assert Kind.STALE_HINT not in {finding.kind for finding in catalog.upkeep.fsck(deep=True).findings}

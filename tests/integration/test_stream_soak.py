@@ -115,7 +115,7 @@ def test_table_of_two_streams_and_a_batch_writer_is_exact(lake: Lake) -> None:
     def upkeep() -> None:
         while running():
             compact(lake.spark, lake.catalog, "shared")
-            lake.catalog.cleanup(timedelta(seconds=5), keep=KEPT)
+            lake.catalog.upkeep.cleanup(timedelta(seconds=5), keep=KEPT)
             time.sleep(0.5)
 
     streams = {
@@ -144,4 +144,4 @@ def test_table_of_two_streams_and_a_batch_writer_is_exact(lake: Lake) -> None:
     assert lake.rows("shared") == expected
     assert lake.rows("copy") == expected
     # A query that is stopped during a commit leaves the manifest that it had staged.
-    assert [found for found in lake.catalog.fsck(deep=True).findings if found.kind is not Kind.STAGED] == []
+    assert [found for found in lake.catalog.upkeep.fsck(deep=True).findings if found.kind is not Kind.STAGED] == []

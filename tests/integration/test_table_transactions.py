@@ -97,7 +97,7 @@ def managed(lake: Path) -> lancekeep.Catalog:
     """Return a catalog of the lake with a commit store."""
     store = f"sqlite://{lake.parent}/commits.db"
     with lancekeep.connect(str(lake)) as catalog:
-        catalog.change_commit_store(store)
+        catalog.upkeep.change_commit_store(store)
     return lancekeep.connect(str(lake), commit_store=store)
 
 
@@ -324,7 +324,7 @@ def test_transactions_of_a_dropped_table_are_refused(lake: Path, name: str, why:
         base = catalog.inspect("t")["transaction_file"]
         catalog.drop_table("t")
         if store != "storage-managed":
-            catalog.change_commit_store(urls[store] or "")
+            catalog.upkeep.change_commit_store(urls[store] or "")
     catalog = lancekeep.connect(str(lake), commit_store=urls[store])
     for number in range(transaction.read_version + 1):
         catalog.write("t", rows(1000 + number), "append" if number else "create")
@@ -433,9 +433,9 @@ def test_native_writer_commits_detached_versions_through_the_catalog(lake: Path)
     assert catalog.open("t").count_rows("a = 11") == 1
     catalog.write("t", rows(500), "append")
     assert [entry.version for entry in catalog.versions.history("t", limit=2)] == [table.version + 1, table.version]
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     assert catalog.open("t", detached.version).count_rows() == 27  # clean-up keeps the files that it names
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_server_refuses_detached_versions(tmp_path: Path) -> None:

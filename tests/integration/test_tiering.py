@@ -102,66 +102,66 @@ def test_rows_of_a_tiered_table_are_read_by_pylance(lake: Lake, mode: str) -> No
     location = catalog.find_table("t").location
     before = lake.native(location)
     ids = before.to_table(with_row_id=True).sort_by("a")
-    plan = catalog.move_fragments("t", 5, lake.base, dry_run=True)
+    plan = catalog.upkeep.move_fragments("t", 5, lake.base, dry_run=True)
     assert (plan.files, plan.version) == (2, None)
-    report = catalog.move_fragments("t", 5, lake.base)
+    report = catalog.upkeep.move_fragments("t", 5, lake.base)
     assert (report.files, report.version) == (2, 7)
     after = lake.native(location)
     assert bases(after) == [True, True, False]
     assert after.to_table(with_row_id=True).sort_by("a").equals(ids)
     assert after.to_table(filter="a = 5")["a"].to_pylist() == [5]
-    assert catalog.move_fragments("t", 5, lake.base).version is None
+    assert catalog.upkeep.move_fragments("t", 5, lake.base).version is None
     catalog.write("t", rows(7), "append")
     catalog.commit_change("t", lambda dataset: (dataset.delete("a = 1"), dataset)[1])
     assert lake.rows(location) == [3, 4, 5, 6, 7]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     assert lancekeep.verify(catalog, deep=True).problems == ()
 
 
 def test_age_chooses_the_files(local: Lake) -> None:
     catalog = filled(local)
-    assert catalog.move_fragments("t", timedelta(hours=1), local.base).files == 0
-    assert catalog.move_fragments("t", timedelta(0), local.base).files == 3
-    assert catalog.move_fragments("t", timedelta(0), local.base).files == 0
+    assert catalog.upkeep.move_fragments("t", timedelta(hours=1), local.base).files == 0
+    assert catalog.upkeep.move_fragments("t", timedelta(0), local.base).files == 3
+    assert catalog.upkeep.move_fragments("t", timedelta(0), local.base).files == 0
     assert bases(local.native("t.lance")) == [True, True, True]
 
 
 def test_cleanup_removes_the_old_files_and_then_the_copies(lake: Lake) -> None:
     catalog = filled(lake)
-    catalog.move_fragments("t", 6, lake.base)
-    copies = catalog.move_fragments("t", timedelta(0), lake.base + "/second").files
+    catalog.upkeep.move_fragments("t", 6, lake.base)
+    copies = catalog.upkeep.move_fragments("t", timedelta(0), lake.base + "/second").files
     assert copies == 3
-    report = catalog.cleanup(0, grace=0)
+    report = catalog.upkeep.cleanup(0, grace=0)
     assert sum(table.files for table in report.tables if "cold" not in table.table) >= 3
     assert sum(table.files for table in report.tables if "cold" in table.table) == 3
     assert lake.rows("t.lance") == [1, 3, 4, 5, 6]
     catalog.write("t", rows(9), "overwrite")
-    report = catalog.cleanup(0, grace=0)
+    report = catalog.upkeep.cleanup(0, grace=0)
     assert sum(table.files for table in report.tables if "cold" in table.table) == 3
     assert lake.rows("t.lance") == [9]
 
 
 def test_cleanup_keeps_copies_that_a_clone_reads(local: Lake) -> None:
     catalog = filled(local)
-    catalog.move_fragments("t", timedelta(0), local.base)
+    catalog.upkeep.move_fragments("t", timedelta(0), local.base)
     catalog.clone("t", "c")
     catalog.write("t", rows(9), "overwrite")
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     assert local.rows(catalog.find_table("c").location) == [1, 3, 4, 5, 6]
     catalog.drop_table("t", force=True)
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     catalog.drop_table("c")
     catalog.write("other", rows(1))
     assert list(Path(local.base).glob("*/data/*")) != []
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     assert list(Path(local.base).glob("*/data/*")) == []
 
 
 def test_materialize_brings_the_files_back(lake: Lake) -> None:
     catalog = filled(lake)
-    catalog.move_fragments("t", timedelta(0), lake.base)
+    catalog.upkeep.move_fragments("t", timedelta(0), lake.base)
     catalog.clone("t", "copy", deep=True)
-    catalog.materialize("t")
+    catalog.upkeep.materialize("t")
     for table in ("t", "copy"):
         location = catalog.find_table(table).location
         assert bases(lake.native(location)) == [False, False, False]
@@ -170,11 +170,11 @@ def test_materialize_brings_the_files_back(lake: Lake) -> None:
 
 def test_missing_copy_is_reported(lake: Lake) -> None:
     catalog = filled(lake)
-    catalog.move_fragments("t", timedelta(0), lake.base)
+    catalog.upkeep.move_fragments("t", timedelta(0), lake.base)
     place = directory_of(catalog).places.outside(lake.base)
     doomed = next(info.key for info in place.objects.list(f"{place.key}/") if info.key.endswith(".lance"))
     place.objects.delete(doomed)
-    findings = catalog.fsck(deep=True, grace=0).findings
+    findings = catalog.upkeep.fsck(deep=True, grace=0).findings
     assert [finding.kind for finding in findings] == [Kind.MISSING_FILE]
     assert doomed.rpartition("/")[2] in findings[0].meaning
     assert lancekeep.verify(catalog).problems != ()
@@ -197,11 +197,11 @@ def test_commits_beside_the_move_are_kept(lake: Lake) -> None:
     for writer in writers:
         writer.start()
     for _ in range(4):
-        lake.connect().move_fragments("t", timedelta(0), lake.base)
+        lake.connect().upkeep.move_fragments("t", timedelta(0), lake.base)
     for writer in writers:
         writer.join()
     assert lake.rows("t.lance") == [0, *numbers]
-    lake.connect().move_fragments("t", timedelta(0), lake.base)
+    lake.connect().upkeep.move_fragments("t", timedelta(0), lake.base)
     assert all(bases(lake.native("t.lance")))
     assert lake.rows("t.lance") == [0, *numbers]
 
@@ -222,15 +222,15 @@ def test_stale_writer_sees_equal_rows(local: Lake, act: Callable[[Any], Any]) ->
     act(expected.open("t"))
     catalog = filled(local)
     stale = catalog.open("t")
-    catalog.move_fragments("t", timedelta(0), local.base)
+    catalog.upkeep.move_fragments("t", timedelta(0), local.base)
     try:
         act(stale)
     except OSError as error:
         assert "conflict" in str(error).lower()  # noqa: PT017 - either outcome is right, and then the rows decide
         act(catalog.open("t"))
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.cleanup(0, grace=0)
     assert catalog.open("t").to_table().sort_by("a").equals(expected.open("t").to_table().sort_by("a"))
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_large_values_and_stable_row_ids_move_too(lake: Lake) -> None:
@@ -247,21 +247,21 @@ def test_large_values_and_stable_row_ids_move_too(lake: Lake) -> None:
         storage_options=options,
     )
     catalog.commit_change("t", lambda dataset: (dataset.delete("a = 2"), dataset)[1])
-    catalog.move_fragments("t", timedelta(0), lake.base)
-    catalog.cleanup(0, grace=0)
+    catalog.upkeep.move_fragments("t", timedelta(0), lake.base)
+    catalog.upkeep.cleanup(0, grace=0)
     native = lake.native(catalog.find_table("t").location)
     assert [blob.readall() for blob in native.take_blobs("b", indices=[0, 1])] == [b"x" * 100_000, b"z" * 200_000]
     assert native.to_table(columns=["a"], with_row_id=True).to_pydict() == {"a": [1, 3], "_rowid": [0, 2]}
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_bases_that_cannot_hold_the_files_are_refused(local: Lake) -> None:
     catalog = filled(local)
     for base in (local.root, f"{local.root}/cold", "cold", f"file://{local.root}/t.lance"):
         with pytest.raises(lancekeep.InvalidInput):
-            catalog.move_fragments("t", timedelta(0), base)
+            catalog.upkeep.move_fragments("t", timedelta(0), base)
     with pytest.raises(lancekeep.InvalidInput):
-        catalog.move_fragments("t", timedelta(-1), local.base)
+        catalog.upkeep.move_fragments("t", timedelta(-1), local.base)
     assert catalog.describe_table("t").version == 5
 
 
@@ -274,7 +274,7 @@ def test_killed_move_is_completed_by_the_next_call(tmp_path: Path, monkeypatch: 
     calls = 0
 
     def move(catalog: lancekeep.Catalog) -> object:
-        return catalog.move_fragments("t", timedelta(0), lake.base)
+        return catalog.upkeep.move_fragments("t", timedelta(0), lake.base)
 
     for at in killed_at_each_state(monkeypatch, now, lake.connect, move):
         calls += 1
@@ -284,9 +284,9 @@ def test_killed_move_is_completed_by_the_next_call(tmp_path: Path, monkeypatch: 
         move(catalog)
         assert all(bases(lake.native("t.lance"))), at
         assert lake.rows("t.lance") == [1, 3, 4, 5, 6, 7], at
-        catalog.cleanup(0, grace=0)
+        catalog.upkeep.cleanup(0, grace=0)
         assert len(list((now / "cold").glob("*/data/*"))) == 4, at
-        assert catalog.fsck(deep=True, grace=0).findings == (), at
+        assert catalog.upkeep.fsck(deep=True, grace=0).findings == (), at
     assert calls > 5
 
 

@@ -117,7 +117,7 @@ class Transactions(RuleBasedStateMachine):
         try:
             for number, version in self.versions.items():
                 assert self.rows_of(lance.dataset(self.uri, version=number)) == version.rows, number
-            assert self.catalog.fsck(deep=True, grace=0).findings == ()
+            assert self.catalog.upkeep.fsck(deep=True, grace=0).findings == ()
         finally:
             shutil.rmtree(self.directory)
 
@@ -130,7 +130,7 @@ class Transactions(RuleBasedStateMachine):
         store = f"file://{self.directory}/commits?fsync=false"
         options = {"fsync": "false"}
         with lancekeep.connect(str(self.directory / "lake"), storage_options=options) as catalog:
-            catalog.change_commit_store(store)
+            catalog.upkeep.change_commit_store(store)
         self.catalog = lancekeep.connect(str(self.directory / "lake"), commit_store=store, storage_options=options)
 
     @rule(
@@ -239,7 +239,7 @@ class Transactions(RuleBasedStateMachine):
         allowed = prepared.outcomes([self.versions[number] for number in since])
         try:
             if prepared.rewritten:
-                committed = self.catalog.commit_compaction("t", prepared.rewritten)
+                committed = self.catalog.upkeep.commit_compaction("t", prepared.rewritten)
             else:
                 committed = self.catalog.commit("t", prepared.transaction)
             found = COMMITS

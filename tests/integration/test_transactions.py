@@ -116,7 +116,7 @@ def test_new_versions_of_several_tables_are_published_together(everywhere: Open,
     assert reader.describe_table("new").properties == {"owner": "Zoë"}
     assert [entry.operation for entry in reader.versions.history("a")] == ["Append", "Overwrite"]
     assert staged(tmp_path) == []
-    assert reader.fsck(deep=True, grace=0).findings == ()
+    assert reader.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.mark.parametrize("store", ["files", "conditional-put", "none"])
@@ -340,7 +340,7 @@ def test_transactions_move_with_their_tables_to_another_store(here: Open, tmp_pa
     tx = late.transaction().__enter__()
     tx.write("a", rows(1), "append")
     tx.write("b", rows(1), "append")
-    catalog.change_commit_store(f"sqlite://{tmp_path}/others.db")
+    catalog.upkeep.change_commit_store(f"sqlite://{tmp_path}/others.db")
     with pytest.raises(lancekeep.CommitStoreMismatch):
         tx.__exit__(None, None, None)
     assert staged(tmp_path) == []
@@ -348,7 +348,7 @@ def test_transactions_move_with_their_tables_to_another_store(here: Open, tmp_pa
         tx.write("a", rows(2), "append")
         tx.write("b", rows(2), "append")
     assert numbers(catalog, "a") == numbers(catalog, "b") == [0, 2]
-    catalog.change_commit_store(f"file://{tmp_path}/files")
+    catalog.upkeep.change_commit_store(f"file://{tmp_path}/files")
     with pytest.raises(lancekeep.Unsupported, match="change_commit_store"):
         catalog.transaction()
 
@@ -378,8 +378,8 @@ def test_killed_process_leaves_all_of_a_transaction_or_nothing(here: Open, tmp_p
         with catalog.transaction() as tx:  # no writer is blocked
             for table in ("a", "b"):
                 tx.write(table, rows(-len(found)), "append")
-        catalog.fsck(deep=True, repair=True, grace=0)
-        assert catalog.fsck(deep=True, grace=0).findings == (), f"kill {kill}"
+        catalog.upkeep.fsck(deep=True, repair=True, grace=0)
+        assert catalog.upkeep.fsck(deep=True, grace=0).findings == (), f"kill {kill}"
 
 
 def _rest(ledger: Connection) -> Iterator[int]:

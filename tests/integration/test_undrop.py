@@ -128,8 +128,8 @@ def test_undrop_brings_back_identical_rows_versions_tags_branches_and_indexes(la
     assert (dropped.id, dropped.until - dropped.at) == (ObjectId.of(name), timedelta(days=1))
     assert content(uri) == before
     assert lance.dataset(uri_of(other, other.find_table("clone"))).to_table()["a"].to_pylist() == [1, 2, 3]
-    assert other.fsck(deep=True, repair=True, grace=0, remove_tables=True).findings == ()
-    other.cleanup(timedelta(0), grace=timedelta(0))
+    assert other.upkeep.fsck(deep=True, repair=True, grace=0, remove_tables=True).findings == ()
+    other.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     assert content(uri) == before
 
     other.write(name, rows(9))
@@ -142,7 +142,7 @@ def test_undrop_brings_back_identical_rows_versions_tags_branches_and_indexes(la
     assert other.list_dropped() == []
     other.write("back", rows(4), "append")
     assert catalog.open("back").count_rows() == 4
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_native_changes_keep_the_record(lake: Lake) -> None:
@@ -225,7 +225,7 @@ def test_table_is_purged_exactly_from_the_end_of_its_time(local: Lake) -> None:
     assert not Path(local.root, dropped.location).exists()
     with pytest.raises(lancekeep.TableNotFound):
         catalog.undrop("t")
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_cleanup_purges_clones_before_their_sources(local: Lake) -> None:
@@ -235,16 +235,16 @@ def test_cleanup_purges_clones_before_their_sources(local: Lake) -> None:
     catalog.clone("clone", "kept")
     catalog.drop_table("t", keep=1e-6)
     catalog.drop_table("clone", keep=1e-6)
-    report = catalog.cleanup(timedelta(0))
+    report = catalog.upkeep.cleanup(timedelta(0))
     assert [str(each.id) for each in report.purged] == ["clone"]
     assert "t (dropped)" in str(report)
     assert lance.dataset(uri_of(catalog, catalog.find_table("kept"))).to_table()["a"].to_pylist() == [1]
     with pytest.raises(lancekeep.Refused, match="needed by kept"):
         catalog.purge("t")
     catalog.drop_table("kept", keep=1e-6)
-    assert len(catalog.cleanup(timedelta(0), dry_run=True).purged) == 2
-    assert {str(each.id) for each in catalog.cleanup(timedelta(0)).purged} == {"kept", "t"}
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert len(catalog.upkeep.cleanup(timedelta(0), dry_run=True).purged) == 2
+    assert {str(each.id) for each in catalog.upkeep.cleanup(timedelta(0)).purged} == {"kept", "t"}
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_dropped_clone_protects_its_source(local: Lake) -> None:
@@ -309,7 +309,7 @@ def test_directory_of_a_dropped_table_is_taken(lake: Lake) -> None:
         lambda: catalog.register_table("again", location),
         lambda: catalog.declare_table("again", location=location),
         lambda: catalog.declare_table("again", location=f"{location}/below"),
-        lambda: catalog.relocate("u", location),
+        lambda: catalog.upkeep.relocate("u", location),
     ):
         with pytest.raises((lancekeep.InvalidInput, lancekeep.AlreadyExists), match=r"dropped table t|files lie"):
             act()
@@ -323,7 +323,7 @@ def test_dropped_tables_move_to_another_commit_store(tmp_path: Path) -> None:
     fill(catalog, "t")
     before = content(uri_of(catalog, catalog.find_table("t")))
     catalog.drop_table("t", keep=100)
-    catalog.change_commit_store(f"sqlite://{tmp_path}/commits.db")
+    catalog.upkeep.change_commit_store(f"sqlite://{tmp_path}/commits.db")
     catalog = Lake(tmp_path).connect()
     assert content(uri_of(catalog, catalog.undrop("t"))) == before
     catalog.write("t", rows(4), "append")
@@ -398,11 +398,11 @@ def test_broken_record_is_one_finding_and_hides_no_other_table(local: Lake, what
     directory_of(catalog).ledger.apply(lambda view: ([Put(attrs.evolve(entry, **SPOILS[what]))], None))
     catalog = local.connect()
     assert "u" in [str(each.id) for each in catalog.list_dropped()]
-    found = [finding for finding in catalog.fsck(grace=0).findings if finding.kind is Kind.BROKEN_RECORD]
+    found = [finding for finding in catalog.upkeep.fsck(grace=0).findings if finding.kind is Kind.BROKEN_RECORD]
     assert [finding.object for finding in found] == [key]
-    catalog.cleanup(timedelta(0))
+    catalog.upkeep.cleanup(timedelta(0))
     assert Path(local.root, "t.lance").exists()
-    assert catalog.fsck(grace=0, repair=True).findings
+    assert catalog.upkeep.fsck(grace=0, repair=True).findings
     assert [str(each.id) for each in catalog.list_dropped()] == ["u"]
     assert catalog.open(catalog.undrop("u").id).count_rows() == 1
     assert lance.dataset(uri_of(catalog, catalog.register_table("t", "t.lance"))).count_rows() == 1
@@ -411,7 +411,7 @@ def test_broken_record_is_one_finding_and_hides_no_other_table(local: Lake, what
 def test_row_without_a_name_is_no_record(local: Lake) -> None:
     catalog = local.connect()
     directory_of(catalog).ledger.apply(partial(_with, [Put(ManifestEntry("", "namespace"))]))
-    assert [finding.kind for finding in catalog.fsck(grace=0).findings] == [Kind.MALFORMED]
+    assert [finding.kind for finding in catalog.upkeep.fsck(grace=0).findings] == [Kind.MALFORMED]
     assert catalog.list_dropped() == []
 
 
@@ -442,11 +442,11 @@ def test_undrop_loses_to_a_purge_that_has_begun(local: Lake, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         catalog.purge("t")
     monkeypatch.setattr(removal, "remove", remove)
-    [finding] = other.fsck(grace=0).findings
+    [finding] = other.upkeep.fsck(grace=0).findings
     assert finding.kind is Kind.UNFINISHED_PURGE
     assert other.list_dropped()[0].is_purging
-    assert [str(each.id) for each in other.cleanup(timedelta(0)).purged] == ["t"]
-    assert other.fsck(grace=0).findings == ()
+    assert [str(each.id) for each in other.upkeep.cleanup(timedelta(0)).purged] == ["t"]
+    assert other.upkeep.fsck(grace=0).findings == ()
 
 
 def test_clone_registered_during_a_purge_keeps_the_files(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,7 +489,7 @@ PROTECTED_ACTS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "drop at once": lambda catalog: catalog.drop_table("n.t", keep=0, force=True),
     "deregister": lambda catalog: catalog.deregister_table("n.t"),
     "rename": lambda catalog: catalog.rename_table("n.t", "x"),
-    "relocate": lambda catalog: catalog.relocate("n.t", "place"),
+    "relocate": lambda catalog: catalog.upkeep.relocate("n.t", "place"),
     "overwrite": lambda catalog: catalog.write("n.t", rows(9), "overwrite"),
     "overwrite in parts": lambda catalog: catalog.begin_write("n.t", rows(9).schema, "overwrite"),
     "restore": lambda catalog: catalog.versions.restore("n.t", 1),
@@ -568,12 +568,12 @@ def test_cleanup_keeps_the_versions_below_the_tags_of_a_protected_table(local: L
         catalog.write("t", rows(value), "append")
     catalog.tags.create("t", "release", 3)
     catalog.protect("t")
-    report = catalog.cleanup(timedelta(0), grace=timedelta(0))
+    report = catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     assert "before the tag or branch at version 3" in str(report)
     uri = uri_of(catalog, catalog.find_table("t"))
     assert [version["version"] for version in lance.dataset(uri).versions()] == [1, 2, 3, 5]
     catalog.unprotect("t")
-    catalog.cleanup(timedelta(0), grace=timedelta(0))
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     assert [version["version"] for version in lance.dataset(uri).versions()] == [3, 5]
 
 

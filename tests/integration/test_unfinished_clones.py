@@ -73,7 +73,7 @@ def crash(*_: object) -> None:
 
 
 def unfinished(catalog: lancekeep.Catalog, **how: Any) -> list[Any]:
-    return [finding for finding in catalog.fsck(**how).findings if finding.kind is Kind.UNFINISHED_CLONE]
+    return [finding for finding in catalog.upkeep.fsck(**how).findings if finding.kind is Kind.UNFINISHED_CLONE]
 
 
 PLACES = ["conditional-put on s3", "sqlite", "v1"]
@@ -110,8 +110,8 @@ def test_clone_killed_at_any_write_is_completed(lake: Lake, monkeypatch: pytest.
         catalog.write(name, rows(4), "append")
         assert lake.rows(name) == [1, 2, 3, 4], nth
     assert begun >= 3
-    catalog.fsck(repair=True, deep=True, grace=0)  # a kill after the commit leaves its staged manifest
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    catalog.upkeep.fsck(repair=True, deep=True, grace=0)  # a kill after the commit leaves its staged manifest
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_clone_killed_at_any_write_is_removed_by_repair(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_clone_killed_at_any_write_is_removed_by_repair(lake: Lake, monkeypatch:
         monkeypatch, lake.connect, lambda catalog, nth: catalog.clone("t", f"c{nth}", 2, deep=True)
     ):
         catalog, name = lake.connect(), f"c{nth}"
-        young = [finding for finding in catalog.fsck(repair=True).findings if finding.object == name]
+        young = [finding for finding in catalog.upkeep.fsck(repair=True).findings if finding.object == name]
         assert not any(finding.repair or finding.repaired for finding in young), nth
         planned = unfinished(catalog, grace=0)
         assert [(each.object, each.repair) for each in planned] == [(name, "remove the table")] * len(planned)
         was = catalog.list_tables()
-        catalog.fsck(repair=True, deep=True, grace=0)
-        assert catalog.fsck(deep=True, grace=0).findings == (), nth
+        catalog.upkeep.fsck(repair=True, deep=True, grace=0)
+        assert catalog.upkeep.fsck(deep=True, grace=0).findings == (), nth
         removed += len(planned)
         if planned:
             assert (name in was, name in catalog.list_tables()) == (True, False), nth
@@ -237,7 +237,7 @@ def test_repair_removes_only_what_it_has_found(
         catalog.clone("t", "d", deep=True)
         assert lake.rows("d") == [1, 2]
     assert lake.rows("t") == [1, 2]
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 @pytest.mark.parametrize("mode", ["compatible", "v2", "v1"])
@@ -281,9 +281,9 @@ CHANGES: dict[str, Change] = {
     "open": lambda catalog: catalog.open("c"),
     "update": lambda catalog: catalog.commit_change("c", lambda table: table),
     "clone": lambda catalog: catalog.clone("c", "d"),
-    "materialize": lambda catalog: catalog.materialize("c"),
-    "relocate": lambda catalog: catalog.relocate("c", "place"),
-    "move fragments": lambda catalog: catalog.move_fragments("c", 1, "/nowhere"),
+    "materialize": lambda catalog: catalog.upkeep.materialize("c"),
+    "relocate": lambda catalog: catalog.upkeep.relocate("c", "place"),
+    "move fragments": lambda catalog: catalog.upkeep.move_fragments("c", 1, "/nowhere"),
     "rename": lambda catalog: catalog.rename_table("c", "d"),
 }
 EXPLAINED = CHANGES.keys() - {"create", "declare", "clone", "materialize", "move fragments"}
@@ -384,7 +384,7 @@ def test_killed_deep_clone_is_completed_by_the_same_call(
         monkeypatch, now, lake.connect, lambda catalog: catalog.clone("t", "c", 2, deep=True)
     ):
         catalog = lake.connect()
-        if Kind.UNFINISHED_CLONE in {finding.kind for finding in catalog.fsck().findings}:
+        if Kind.UNFINISHED_CLONE in {finding.kind for finding in catalog.upkeep.fsck().findings}:
             unfinished += 1
             for other in (("other", 1), ("t", 1)):
                 with pytest.raises(lancekeep.TableAlreadyExists, match="unfinished deep clone of version 2"):
@@ -394,7 +394,7 @@ def test_killed_deep_clone_is_completed_by_the_same_call(
         with suppress(lancekeep.TableAlreadyExists):  # it was complete, and only the reply is missing
             catalog.clone("t", "c", None if unfinished % 2 else 2, deep=True)
         assert lake.rows("c") == [1, 2, 3], at
-        assert Kind.UNFINISHED_CLONE not in {finding.kind for finding in catalog.fsck(deep=True).findings}, at
+        assert Kind.UNFINISHED_CLONE not in {finding.kind for finding in catalog.upkeep.fsck(deep=True).findings}, at
         with pytest.raises(lancekeep.TableAlreadyExists):
             catalog.clone("t", "c", 2, deep=True)
         catalog.close()
@@ -405,7 +405,7 @@ def test_unfinished_deep_clone_is_dropped(tmp_path: Path, monkeypatch: pytest.Mo
     lake = local(tmp_path, "sqlite")
     lake.stop_clone(monkeypatch)
     catalog = lake.connect()
-    [found] = catalog.fsck().findings
+    [found] = catalog.upkeep.fsck().findings
     assert (found.kind, found.object) == (Kind.UNFINISHED_CLONE, "c")
     assert all(word in found.meaning for word in ("t.lance", "version 1", "clone", "drop_table"))
     assert catalog.list_tables(include_declared=False) == ["t"]
@@ -413,7 +413,7 @@ def test_unfinished_deep_clone_is_dropped(tmp_path: Path, monkeypatch: pytest.Mo
         lake.rows("c")
     catalog.drop_table("c")
     assert not Path(lake.root, "c.lance").exists()
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
     catalog.clone("t", "c", deep=True)
     assert lake.rows("c") == [1, 2]
 

@@ -181,7 +181,7 @@ def test_deleted_versions_stay_deleted_and_cost_one_request(local: Lake) -> None
 def test_fsck_reports_versions_without_rows_and_repair_enters_them(local: Lake) -> None:
     local.write(1, 2, 3, 4)
     local.forget(2, 4)
-    found = local.catalog.fsck(tables=["t"], repair=True).findings
+    found = local.catalog.upkeep.fsck(tables=["t"], repair=True).findings
     assert [each.kind for each in found] == [Kind.UNRECORDED, Kind.UNRECORDED]
     assert local.rows() == [1, 2, 3, 4]
 
@@ -195,7 +195,7 @@ def test_repair_restores_table_whose_rows_are_older_than_a_clean_up(local: Lake,
     ):
         database.backup(backup)
     local.write(3, 4, 5)
-    local.catalog.cleanup(timedelta(0), grace=timedelta(0))
+    local.catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
     local.catalog.close()
     with (
         closing(sqlite3.connect(tmp_path / "backup.db")) as backup,
@@ -203,7 +203,7 @@ def test_repair_restores_table_whose_rows_are_older_than_a_clean_up(local: Lake,
     ):
         backup.backup(database)
     restored = local.connect()
-    found = restored.fsck(tables=["t"], repair=True).findings
+    found = restored.upkeep.fsck(tables=["t"], repair=True).findings
     assert {(each.kind, each.repaired) for each in found} == {(Kind.LOST, True), (Kind.UNRECORDED, True)}
     assert values(local.connect().open("t")) == [1, 2, 3, 4, 5]
     restored.write("t", data(6), "append")
@@ -244,7 +244,7 @@ def test_manifest_with_a_v1_name_gets_a_v2_name_in_a_table_of_v2_names(tmp_path:
     assert not staged.exists()
     assert values(lance.dataset(lake.uri)) == values(lake.connect().open("t")) == [1, 2, 3]
     following.with_name("4.manifest").write_bytes(following.read_bytes())
-    (found,) = lake.catalog.fsck(tables=["t"]).findings
+    (found,) = lake.catalog.upkeep.fsck(tables=["t"]).findings
     assert found.kind is Kind.MIXED
     assert "1 manifests have V1 names and 3 have V2 names; the newest is '4.manifest'" in found.meaning
     namespace.catalog.close()

@@ -461,7 +461,7 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
         if name is None:
             return
         table = self.tables[name]
-        committed = self.catalogs[at % 2].materialize(name)
+        committed = self.catalogs[at % 2].upkeep.materialize(name)
         expected = table.sources or table.is_tiered
         assert committed is None or expected, "a table that reads only its own files was materialized"
         if committed is not None:
@@ -787,7 +787,7 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
         self.pending.clear()
 
     def cleanup(self, at: int, keep_two: bool = False) -> None:
-        report = self.catalogs[at % 2].cleanup(NOW, keep=2 if keep_two else 1, grace=NOW)
+        report = self.catalogs[at % 2].upkeep.cleanup(NOW, keep=2 if keep_two else 1, grace=NOW)
         assert not report.skipped, report
         OUTCOMES["clean up: versions"] += report.versions
         self.settle_grace()
@@ -798,7 +798,7 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
         self.judge(everything=True)
 
     def repair(self, at: int, remove_tables: bool = False) -> None:
-        self.catalogs[at % 2].fsck(repair=True, grace=0, deep=at % 3 > 0, remove_tables=remove_tables)
+        self.catalogs[at % 2].upkeep.fsck(repair=True, grace=0, deep=at % 3 > 0, remove_tables=remove_tables)
         self.settle_grace()
         if remove_tables:
             removed = {table for table in self.left if not self.lake.holds(f"{table.path}/_versions")}
@@ -808,9 +808,9 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
 
     def migrate(self, at: int, optimize: bool = False) -> None:
         if optimize and self.mode != "v1":
-            self.catalogs[at % 2].optimize()
+            self.catalogs[at % 2].upkeep.optimize()
         elif self.mode == "compatible":
-            self.catalogs[at % 2].migrate()
+            self.catalogs[at % 2].upkeep.migrate()
 
     def reopen(self, at: int, namespace: bool = False) -> None:
         if namespace:
@@ -825,7 +825,9 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
         store = left[0] if back else self.lake.new_store(self.pick(sorted(REMEMBERING - {"redis"}), at))
         self.stores[str(self.lake.store)] = self.lake.kind
         assert store is not None
-        if self.attempt(lambda: self.catalogs[0].change_commit_store(store), may_refuse=back, what="change store"):
+        if self.attempt(
+            lambda: self.catalogs[0].upkeep.change_commit_store(store), may_refuse=back, what="change store"
+        ):
             self.lake.store, self.lake.kind = store, store.partition(":")[0]
             self.era += 1
             self.open_catalogs()
@@ -908,7 +910,7 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
 
     def require_undamaged(self) -> None:
         """The deep check must find every file that a version names, and nothing that is damaged."""
-        report = self.catalogs[self.steps % 2].fsck(deep=True)
+        report = self.catalogs[self.steps % 2].upkeep.fsck(deep=True)
         wrong = [finding for finding in report.findings if finding.kind in DAMAGE]
         assert not wrong, f"fsck finds damage in a healthy catalog: {wrong}"
         problems = problems_in(self.catalogs[self.steps % 2])

@@ -34,13 +34,13 @@ class Neighbour:
 
     def tier(self) -> None:
         with self.connect() as catalog:
-            catalog.move_fragments("a", catalog.versions.history("a")[0].version + 1, self.base)
+            catalog.upkeep.move_fragments("a", catalog.versions.history("a")[0].version + 1, self.base)
 
     def clean_up(self) -> None:
         with self.connect() as catalog:
-            report = catalog.cleanup(0, grace=0)
+            report = catalog.upkeep.cleanup(0, grace=0)
             assert not report.skipped, report
-            catalog.fsck(repair=True, grace=0, deep=True)
+            catalog.upkeep.fsck(repair=True, grace=0, deep=True)
 
 
 class Neighbours(RuleBasedStateMachine):
@@ -84,17 +84,17 @@ class Neighbours(RuleBasedStateMachine):
         shutil.copytree(self.lake.root, copy)
         with attrs.evolve(self.lake, root=copy).connect() as catalog:
             if adopt:
-                catalog.adopt_identity()
-            has_identity = catalog.identity() is not None
+                catalog.upkeep.adopt_identity()
+            has_identity = catalog.upkeep.identity() is not None
             for name, table in self.tables.items():
                 catalog.write(name, table.main.state.arrow, "overwrite")
-            catalog.cleanup(0, grace=0)
-            catalog.fsck(repair=True, grace=0)
+            catalog.upkeep.cleanup(0, grace=0)
+            catalog.upkeep.fsck(repair=True, grace=0)
             for name, table in self.tables.items():
-                act = lambda name=name: catalog.move_fragments(name, 1 << 40, self.lake.cold)  # noqa: E731
+                act = lambda name=name: catalog.upkeep.move_fragments(name, 1 << 40, self.lake.cold)  # noqa: E731
                 may_refuse = (has_identity and not adopt) or self.has_v1_names(table)
                 self.attempt(act, may_refuse=may_refuse, what="tier a table of a copy")
-            catalog.cleanup(0, grace=0)
+            catalog.upkeep.cleanup(0, grace=0)
         shutil.rmtree(copy)
 
     def judge_neighbours(self: Any) -> None:

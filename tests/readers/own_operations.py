@@ -44,7 +44,7 @@ class OwnOperations(RuleBasedStateMachine):
         target = self.target(name, "compact", branch)
         made: list[Any] = []
         self.commit(
-            lambda: made.append(self.catalogs[at % 2].compact(name)),
+            lambda: made.append(self.catalogs[at % 2].upkeep.compact(name)),
             [target],
             must=not target.table.sources,  # pylance cannot rewrite an index whose files are at the source
             what="compact by the catalog",
@@ -89,7 +89,7 @@ class OwnOperations(RuleBasedStateMachine):
         table, catalog = self.tables[name], self.catalogs[at % 2]
         location = f"moved{next(self.numbers)}"
         may_refuse = self.mode == "v1" or self.kind == "none" or self.is_source(table) or bool(table.sources)
-        if self.attempt(lambda: catalog.relocate(name, location), may_refuse=may_refuse, what="relocate"):
+        if self.attempt(lambda: catalog.upkeep.relocate(name, location), may_refuse=may_refuse, what="relocate"):
             self.outside = [clone for clone in self.outside if table not in clone.sources]
             found = catalog.find_table(name)
             assert found.location == location
@@ -188,7 +188,7 @@ class OwnOperations(RuleBasedStateMachine):
     @operation(at=FEW, original=FLAG)
     def adopt_identity(self: Any, at: int, original: bool) -> None:
         """Give the catalog another identity, or confirm the one that it has; it reads its files in both cases."""
-        act = lambda: self.catalogs[at % 2].adopt_identity(original=original)  # noqa: E731 - as in `register`
+        act = lambda: self.catalogs[at % 2].upkeep.adopt_identity(original=original)  # noqa: E731 - as in `register`
         self.attempt(act, may_refuse=False, what="adopt an identity")
 
     @operation(has_tables, at=FEW, request=FLAG)
@@ -207,7 +207,7 @@ class OwnOperations(RuleBasedStateMachine):
     def maintain(self: Any, at: int) -> None:
         """Run the upkeep of a worker, which removes nothing that is younger than its grace period."""
         rule = MaintenanceRule(target_rows=1 << 20, small_fragments=2, refresh_indexes=True)
-        for action in self.catalogs[at % 2].maintain(MaintenancePolicy((rule,))):
+        for action in self.catalogs[at % 2].upkeep.maintain(MaintenancePolicy((rule,))):
             clone = self.tables.get(tuple(action.table.split(".")))
             assert not action.failed or (clone is not None and clone.sources), action
         for table in self.tables.values():

@@ -34,7 +34,7 @@ class UpkeepOperations(RuleBasedStateMachine):
             return
         table, catalog = self.tables[name], self.catalogs[at % 2]
         older_than = table.main.latest + 1 if until < 3 else self.pick(sorted(table.main.kept), until)
-        act = lambda: catalog.move_fragments(name, older_than, self.lake.cold)  # noqa: E731 - as in `register`
+        act = lambda: catalog.upkeep.move_fragments(name, older_than, self.lake.cold)  # noqa: E731 - as in `register`
         if self.attempt(act, may_refuse=self.has_v1_names(table), what="tier"):
             table.is_tiered = True
             self.record_unchanged(table)
@@ -105,7 +105,7 @@ class UpkeepOperations(RuleBasedStateMachine):
         if native and self.kind not in REMEMBERING:
             self.open_catalogs()  # all writers have to stop before, and to begin again after it
             return
-        act = lambda: catalog.migrate_manifest_names(name, interrupt_plain_readers=True, reader_pause=0)  # noqa: E731
+        act = lambda: catalog.upkeep.migrate_manifest_names(name, interrupt_plain_readers=True, reader_pause=0)  # noqa: E731
         may_refuse = self.kind not in REMEMBERING
         if self.attempt(act, may_refuse=may_refuse, what="migrate the names of manifests"):
             assert not self.has_v1_names(table), f"{name}: a manifest has kept its V1 name"
@@ -135,7 +135,7 @@ class UpkeepOperations(RuleBasedStateMachine):
             found = problems_in(catalog, [name])
             assert found, f"{chosen} is damaged, and verify finds nothing"
             if lost:
-                kinds = {finding.kind for finding in catalog.fsck(deep=True, tables=[name]).findings}
+                kinds = {finding.kind for finding in catalog.upkeep.fsck(deep=True, tables=[name]).findings}
                 assert Kind.MISSING_FILE in kinds, f"{chosen} is missing, and fsck finds {kinds}"
 
 

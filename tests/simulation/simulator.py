@@ -187,7 +187,7 @@ def open_catalog(process: Process) -> tuple[Catalog, LanceManifestStore]:
 
 
 def fsck(process: Process, catalog: Catalog, *, repair: bool, grace: timedelta, tables: bool = False) -> FsckReport:
-    """Check as `Catalog.fsck` does, by the clock of the process."""
+    """Check as `Upkeep.fsck` does, by the clock of the process."""
     own = directory_of(catalog)
     now = lambda: datetime.fromtimestamp(process.clock(), UTC)  # noqa: E731 - reads better as one line
     parts = own.ledger, own.places, own.removal, own.tables.remove_unwritten, own.dropped.complete
@@ -338,7 +338,7 @@ class Actor:
 
     def _migrate(self) -> None:
         operation = self._new("migrate", batch=self._random.choice([1, 2, 100]))
-        self._run(operation, lambda: self._catalog.migrate(**operation.arguments))
+        self._run(operation, lambda: self._catalog.upkeep.migrate(**operation.arguments))
 
     def _clean_up(self) -> None:
         self._run(self._new("clean_up"), self._table.clean_up)

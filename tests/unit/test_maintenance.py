@@ -170,7 +170,7 @@ def test_drop_keeps_foreign_files_and_the_marker_that_hides_them(world: World, l
 
 def test_empty_directory_of_a_user_is_kept(tmp_path: Path) -> None:
     (tmp_path / "uploads" / "2026").mkdir(parents=True)
-    report = lancekeep.connect(str(tmp_path)).fsck(repair=True, grace=0)
+    report = lancekeep.connect(str(tmp_path)).upkeep.fsck(repair=True, grace=0)
     assert report.findings == ()
     assert (tmp_path / "uploads" / "2026").is_dir()
 
@@ -342,7 +342,7 @@ def test_directory_of_an_entry_of_unknown_type_is_kept(world: World) -> None:
 
 def test_empty_directory_of_a_table_is_removed(tmp_path: Path) -> None:
     (tmp_path / "t.lance" / "data").mkdir(parents=True)
-    report = lancekeep.connect(str(tmp_path)).fsck(repair=True)
+    report = lancekeep.connect(str(tmp_path)).upkeep.fsck(repair=True)
     assert [(finding.kind, finding.object, finding.repaired) for finding in report.findings] == [
         (Kind.EMPTY, "t.lance", True),
     ]
@@ -359,15 +359,15 @@ def test_incomplete_upload_is_removed_after_the_grace_period(tmp_path: Path) -> 
         path.parent.mkdir(exist_ok=True)
         path.touch()
     kinds = [Kind.UNREFERENCED, Kind.LEFTOVER, Kind.LEFTOVER]
-    young = catalog.fsck(repair=True, deep=True).findings
+    young = catalog.upkeep.fsck(repair=True, deep=True).findings
     assert [(finding.kind, finding.repair, finding.repaired) for finding in young] == [
         (kind, "", False) for kind in kinds
     ]
-    old = catalog.fsck(repair=True, deep=True, grace=0).findings
+    old = catalog.upkeep.fsck(repair=True, deep=True, grace=0).findings
     assert [(finding.kind, finding.repaired) for finding in old] == [(kind, True) for kind in kinds]
     assert not any(path.exists() for path in unfinished)
     assert not (tmp_path / "mine").exists()
-    assert catalog.fsck(deep=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_file_of_any_manifest_version_is_kept(tmp_path: Path) -> None:
@@ -375,16 +375,16 @@ def test_file_of_any_manifest_version_is_kept(tmp_path: Path) -> None:
     catalog = lancekeep.connect(str(tmp_path), mode="v2")
     for number in range(40):
         catalog.create_namespace(f"n{number}")
-    catalog.optimize()
+    catalog.upkeep.optimize()
     catalog.drop_namespace("n7")
     stored = sorted(tmp_path.rglob("*.*"))
-    assert catalog.fsck(repair=True, grace=0).findings == ()
+    assert catalog.upkeep.fsck(repair=True, grace=0).findings == ()
     assert sorted(tmp_path.rglob("*.*")) == stored
     index = "6f1c1c1e-0000-4000-8000-000000000003"
     stray = tmp_path / "__manifest" / "_indices" / index / "page_data.lance"
     stray.parent.mkdir()
     stray.touch()
-    [finding] = catalog.fsck(repair=True, grace=0).findings
+    [finding] = catalog.upkeep.fsck(repair=True, grace=0).findings
     assert (finding.object, finding.repaired) == (f"__manifest/_indices/{index}/page_data.lance", True)
     assert not stray.parent.exists()
 
@@ -394,7 +394,7 @@ def test_foreign_files_in_the_manifest_table_are_reported_and_kept(tmp_path: Pat
     catalog.create_namespace("a")
     foreign = tmp_path / "__manifest" / "data" / "notes.txt"
     foreign.write_text("mine")
-    [finding] = catalog.fsck(repair=True, grace=0).findings
+    [finding] = catalog.upkeep.fsck(repair=True, grace=0).findings
     assert (finding.kind, finding.object, finding.repaired) == (Kind.FOREIGN_FILE, "__manifest/data/notes.txt", False)
     assert foreign.read_text() == "mine"
 
@@ -416,7 +416,7 @@ def test_writer_retries_if_repair_removes_its_unpublished_file(tmp_path: Path, m
 
     def after_a_repair(self: LocalObjectStore, key: str, content: bytes) -> bool:
         if not removed:
-            [finding] = catalog.fsck(repair=True, grace=0).findings
+            [finding] = catalog.upkeep.fsck(repair=True, grace=0).findings
             assert (finding.kind, finding.repaired) == (Kind.LEFTOVER, True)
             removed.append(finding.object)
         return create(self, key, content)
@@ -427,7 +427,7 @@ def test_writer_retries_if_repair_removes_its_unpublished_file(tmp_path: Path, m
     assert removed[0].startswith("__manifest/data/")
     for one in (catalog, sleeper, lancekeep.connect(str(tmp_path), mode="v2")):
         assert one.list_namespaces() == ["before", "late"]
-    assert catalog.fsck(grace=0).findings == ()
+    assert catalog.upkeep.fsck(grace=0).findings == ()
 
 
 def test_table_reached_by_symbolic_link_is_reported_and_its_target_is_kept(tmp_path: Path) -> None:
@@ -440,11 +440,11 @@ def test_table_reached_by_symbolic_link_is_reported_and_its_target_is_kept(tmp_p
         if link.exists():
             link.rmdir()
         link.symlink_to(tmp_path / "elsewhere")
-    report = catalog.fsck(repair=True, grace=0, remove_tables=True)
+    report = catalog.upkeep.fsck(repair=True, grace=0, remove_tables=True)
     assert found(report) == [(Kind.UNUSABLE, "t")]
     assert (tmp_path / "elsewhere" / RESERVED_MARKER).exists()
 
 
 def test_negative_grace_period_is_refused(world: World) -> None:
     with pytest.raises(InvalidInput, match="at least 0"):
-        world.catalog.fsck(grace=-1)
+        world.catalog.upkeep.fsck(grace=-1)

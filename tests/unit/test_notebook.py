@@ -89,7 +89,7 @@ def test_catalog_difference_and_report_have_tables(tmp_path: Path) -> None:
         shown = {
             "lake": catalog._repr_html_(),
             "rows_after": catalog.diff("t", 1)._repr_html_(),
-            "findings": catalog.fsck()._repr_html_(),
+            "findings": catalog.upkeep.fsck()._repr_html_(),
             "condition": catalog.scan("t").where("a = '<b>'")._repr_html_(),
             "Append": catalog.versions.history("t")[0]._repr_html_(),
         }

@@ -78,6 +78,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
     tables = RestTables(server)
     writes = RestWrites(server, tables, engines, vends, options)
     engine = engines(ObjectId(()), {})
+    compactions = Compactions(writes, engine, None)
 
     def no_transactions() -> TableTransactions:
         raise NoDirectory.at(server.uri, "set_base_paths")
@@ -94,8 +95,8 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         Branches(writes, engine),
         RestViews(server, tables, writes, engine),
         RestPartitions(server),
-        RestUpkeep(server.uri),
-        Compactions(writes, engine, None),
+        RestUpkeep(server.uri, compactions),
+        compactions,
         RestTransactionRecords(server, writes.resolve),
         engine,
         resolve=writes.resolve,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.application.upkeep.service import Upkeep
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.identifiers import Identifier, ObjectId
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -24,14 +27,24 @@ def _refused(method: Callable[Concatenate[Upkeep, P], Result]) -> Callable[Conca
 
 
 class RestUpkeep:
-    """Refuses each operation: maintenance works on the files of a catalog.
+    """Compacts tables, and refuses the operations on the files of a catalog.
 
     Args:
         uri: The server.
+        compactions: Compacts tables with the engine of this process.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, compactions: Compactions) -> None:
         self._uri = uri
+        self._compactions = compactions
+
+    def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None:
+        """Compact a table; see `Upkeep.compact`."""
+        return self._compactions.compact(ObjectId.of(identifier), target_rows)
+
+    def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed:
+        """Commit rewritten fragments; see `Upkeep.commit_compaction`."""
+        return self._compactions.commit(ObjectId.of(identifier), rewritten)
 
     fsck = _refused(Upkeep.fsck)
     cleanup = _refused(Upkeep.cleanup)
@@ -42,5 +55,6 @@ class RestUpkeep:
     maintain = _refused(Upkeep.maintain)
     migrate = _refused(Upkeep.migrate)
     migrate_manifest_names = _refused(Upkeep.migrate_manifest_names)
+    materialize = _refused(Upkeep.materialize)
     optimize = _refused(Upkeep.optimize)
     change_commit_store = _refused(Upkeep.change_commit_store)

@@ -43,7 +43,7 @@ class WatchedChange:
     def settle(self, object_id: ObjectId, commit: Callable[[Callable[[Any], Any]], object]) -> None:
         """Fill the indexes.
 
-        If that fails, the change stays committed, and `Catalog.maintain` fills them later.
+        If that fails, the change stays committed, and `Upkeep.maintain` fills them later.
 
         Args:
             object_id: The table.

@@ -46,7 +46,7 @@ class DroppedTable(Shown):
         location: The directory of the table, relative to the root.
         properties: The properties of the table.
         at: When it was dropped.
-        until: When `Catalog.cleanup` may remove its files.
+        until: When `Upkeep.cleanup` may remove its files.
         by: Who dropped it; the ``committer`` of `lancekeep.connect`.
         is_purging: Whether the removal of its files has begun. It cannot be brought back then.
     """

@@ -153,7 +153,7 @@ class Removal:
     def discard(self, table: Table) -> None:
         """Remove the files and rows of a table that was never entered.
 
-        If the removal fails, `Catalog.fsck` reports the remains.
+        If the removal fails, `Upkeep.fsck` reports the remains.
         """
         with suppress(LancekeepError):  # the caller raises the original error
             self.remove(table)

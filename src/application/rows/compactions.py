@@ -53,7 +53,7 @@ class Compactions:
         self._transactions = transactions
 
     def compact(self, object_id: ObjectId, target_rows: int) -> Committed | None:
-        """Compact a table; see `Catalog.compact`."""
+        """Compact a table; see `Upkeep.compact`."""
         if target_rows < 1:
             raise InvalidInput(f"target_rows is at least 1; found {target_rows}")
         root = self.root(object_id)
@@ -92,7 +92,7 @@ class Compactions:
             self._transactions().remove_data_files(root, self._engine.compaction.new_files(rewritten))
 
     def commit(self, object_id: ObjectId, rewritten: Sequence[Any]) -> Committed:
-        """Commit rewritten fragments; see `Catalog.commit_compaction`."""
+        """Commit rewritten fragments; see `Upkeep.commit_compaction`."""
         try:
             return self._commit(object_id, rewritten)
         except Unsupported:

@@ -1,4 +1,4 @@
-"""The garbage collection of tables: `Catalog.cleanup`.
+"""The garbage collection of tables: `Upkeep.cleanup`.
 
 The clean-up first removes old versions of every table: rows of the commit store, then manifests. Then it reads the
 manifests that have appeared since, and removes files that no manifest names. If it is interrupted at any point, every
@@ -129,7 +129,7 @@ class Cleanup:
         tables: The tables to clean; None for all.
         now: A clock.
 
-    The other attributes are the arguments of `Catalog.cleanup`.
+    The other attributes are the arguments of `Upkeep.cleanup`.
     """
 
     ledger: Ledger

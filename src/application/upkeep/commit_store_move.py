@@ -1,6 +1,6 @@
 """The move of all versions to another commit store.
 
-See `Catalog.change_commit_store`.
+See `Upkeep.change_commit_store`.
 """
 
 from __future__ import annotations

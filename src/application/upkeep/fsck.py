@@ -1,4 +1,4 @@
-"""The check of a catalog's entries and directories: `Catalog.fsck`."""
+"""The check of a catalog's entries and directories: `Upkeep.fsck`."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ class Fsck:
         removal: Removes tables and leftovers, and finds the clones.
         remove_unwritten: Removes a table without a version; see `Tables.remove_unwritten`.
         purge: Removes a dropped table; see `DroppedTables.complete`.
-        grace: See `Catalog.fsck`.
-        remove_tables: See `Catalog.fsck`.
+        grace: See `Upkeep.fsck`.
+        remove_tables: See `Upkeep.fsck`.
         now: A clock.
     """
 

@@ -76,7 +76,7 @@ class ManifestNamesMigration:
     now: Callable[[], int] = time.time_ns
 
     def run(self, root: DatasetRoot, *, dry_run: bool) -> tuple[RenamedManifests, ...]:
-        """Migrate a table and its branches; see `Catalog.migrate_manifest_names`."""
+        """Migrate a table and its branches; see `Upkeep.migrate_manifest_names`."""
         histories = [each for each in self.commits.histories(root) if self._versions(each, _V1) or self._stale(each)]
         if histories and self.commits.rows.guarantees.derived:
             raise Unsupported(

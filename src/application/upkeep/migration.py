@@ -80,7 +80,7 @@ def migrate(
     batch: int,
     progress: Callable[[MigrationProgress], None] | None,
 ) -> MigrationReport:
-    """Register every V1 table in the manifest; see `Catalog.migrate`."""
+    """Register every V1 table in the manifest; see `Upkeep.migrate`."""
     view = ledger.view()
     if batch < 1:
         raise InvalidInput(f"batch is {batch!r}; give at least 1")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import attrs
 
@@ -20,6 +21,7 @@ from lancekeep.application.upkeep.migration import MigrationProgress, MigrationR
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
+from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
@@ -29,8 +31,8 @@ from lancekeep.domain.table import Table
 class Upkeep:
     """The maintenance of a catalog in a directory: ``catalog.upkeep``.
 
-    The methods of `Catalog` with the same names call these. They work on the files of a catalog, so a catalog over a
-    server raises `Unsupported`.
+    Identifiers are as in `Catalog`. The methods work on the files of a catalog, so a catalog over a server raises
+    `Unsupported`, except for compactions.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -288,6 +290,59 @@ class Upkeep:
         return Maintenance(own.tables, own.engine, own.compactions, self.cleanup).run(
             policy, dry_run=dry_run, proceed=proceed
         )
+
+    def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None:
+        """Rewrite adjacent small fragments, and fragments with many deleted rows.
+
+        Concurrent appends go on, and do not conflict. A delete, update or index of the same fragments wins; the
+        compaction is then planned again. Idempotent: a repeated call finds nothing to do.
+
+        Args:
+            identifier: The table.
+            target_rows: Fragments with fewer rows are small.
+
+        Returns:
+            The new version; None if there was nothing to do.
+
+        Raises:
+            TableNotFound, VersionNotFound: The table does not exist, or is only declared.
+            InvalidInput: ``target_rows`` is less than 1.
+            ConcurrentModification: Other writers kept changing the fragments; nothing was committed.
+            Unsupported: An index of a clone has its files at the source; materialize the clone first.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self._directory.compactions.compact(ObjectId.of(identifier), target_rows)
+
+    def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed:
+        """Commit fragments that distributed workers have rewritten, as one version.
+
+        Args:
+            identifier: The table.
+            rewritten: The results of ``lance.optimize.CompactionTask.execute``, all of one plan.
+
+        Raises:
+            InvalidInput: The results belong to several plans.
+            ConcurrentModification, CommitRefused: The table has changed; plan again. Nothing was committed.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self._directory.compactions.commit(ObjectId.of(identifier), rewritten)
+
+    def materialize(self, identifier: Identifier) -> Committed | None:
+        """Copy the files that a clone reads from other tables. Idempotent.
+
+        The copies belong to a new version. Older versions read the files of the sources until `cleanup` removes them.
+        Writers that change rows at the same time are asked to read the table again.
+
+        Returns:
+            The new version; None if the latest version reads no files of other tables.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            Unsupported: A base path cannot be resolved.
+            ConcurrentModification: Other writers commit faster than files are copied. The copies stay.
+            CommitUnknown: The outcome is unknown.
+        """
+        return self._directory.cloning.materialize(ObjectId.of(identifier))
 
     def migrate(
         self,

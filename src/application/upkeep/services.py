@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import FsckReport, Progress
@@ -13,6 +13,7 @@ from lancekeep.application.upkeep.manifest_names import RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
 from lancekeep.application.upkeep.table_relocation import RelocationReport
 from lancekeep.application.upkeep.tiering import TieringReport
+from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
@@ -71,6 +72,12 @@ class UpkeepService(Protocol):
     def maintain(
         self, policy: MaintenancePolicy, *, dry_run: bool = False, proceed: Callable[[], bool] = lambda: True
     ) -> Iterator[MaintenanceAction]: ...
+
+    def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None: ...
+
+    def commit_compaction(self, identifier: Identifier, rewritten: Sequence[Any]) -> Committed: ...
+
+    def materialize(self, identifier: Identifier) -> Committed | None: ...
 
     def migrate(
         self,

@@ -30,7 +30,7 @@ def adopt_identity(
     """
     with chosen.catalog(functions, mode=mode) as catalog:
         root = catalog.root_uri
-        identity = catalog.adopt_identity(original=original) if assume_yes else catalog.identity()
+        identity = catalog.upkeep.adopt_identity(original=original) if assume_yes else catalog.upkeep.identity()
     if as_json:
         print_report({"identity": identity and attrs.asdict(identity), "root": root, "dry_run": not assume_yes})
         return

@@ -52,7 +52,7 @@ def cleanup(
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog, progress("cleanup") as report_progress:
-        report = catalog.cleanup(
+        report = catalog.upkeep.cleanup(
             older_than, keep=keep, grace=grace, tables=tables or None, dry_run=not assume_yes, progress=report_progress
         )
     if as_json:

@@ -58,7 +58,7 @@ def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: st
     Commits one version of TABLE. Older versions of TABLE keep reading those files until they are cleaned up.
     """
     with chosen.catalog(functions, mode=mode) as catalog:
-        committed = catalog.materialize(table)
+        committed = catalog.upkeep.materialize(table)
         sources = _older_sources(catalog, table)
     version = None if committed is None else committed.version
     if as_json:

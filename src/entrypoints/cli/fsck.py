@@ -30,7 +30,7 @@ def fsck(
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog, progress("fsck") as report_progress:
-        report = catalog.fsck(tables=tables or None, progress=report_progress, **looked)
+        report = catalog.upkeep.fsck(tables=tables or None, progress=report_progress, **looked)
     if as_json:
         print_report(findings_document(report), "findings", Finding)
     else:

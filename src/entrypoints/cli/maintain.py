@@ -36,7 +36,11 @@ def maintain(
     functions: PublicFunctions = context.obj
     plan = read_plan(policy)
     with chosen.catalog(functions, mode=mode) as catalog:
-        found = catalog.maintain(plan.policy, dry_run=True) if dry_run else MaintenanceWorker(catalog, plan).run_once()
+        found = (
+            catalog.upkeep.maintain(plan.policy, dry_run=True)
+            if dry_run
+            else MaintenanceWorker(catalog, plan).run_once()
+        )
         if found is None:
             raise Refused(
                 "another worker has the lease of the maintenance. Let it finish; the lease of a worker that crashed is "

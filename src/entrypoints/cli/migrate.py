@@ -29,7 +29,7 @@ def migrate(context: click.Context, chosen: Stores, batch: int, assume_yes: bool
         def registered(step: MigrationProgress) -> None:
             report_progress(step.registered + step.skipped, step.total, f"{step.registered} registered")
 
-        report = catalog.migrate(dry_run=not assume_yes, batch=batch, progress=registered)
+        report = catalog.upkeep.migrate(dry_run=not assume_yes, batch=batch, progress=registered)
     if as_json:
         print_report(_document(report))
     else:

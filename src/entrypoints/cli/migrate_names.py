@@ -47,7 +47,7 @@ def migrate_names(
     plan. If it is stopped, run it again to complete it.
     """
     with chosen.catalog(functions, mode=mode) as catalog, progress("migrate") as report_progress:
-        renamed = catalog.migrate_manifest_names(
+        renamed = catalog.upkeep.migrate_manifest_names(
             table,
             interrupt_plain_readers=interrupt_plain_readers,
             reader_pause=reader_pause,

@@ -23,7 +23,7 @@ def optimize(context: click.Context, chosen: Stores, mode: str | None, as_json: 
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog, progress("optimize"):
-        catalog.optimize()
+        catalog.upkeep.optimize()
     if as_json:
         print_report({"optimized": chosen.root})
     else:

@@ -40,7 +40,7 @@ def relocate(
     """
     functions: PublicFunctions = context.obj
     with chosen.catalog(functions, mode=mode) as catalog, progress("relocate") as report_progress:
-        report = catalog.relocate(table, location, keep=keep, dry_run=not assume_yes, progress=report_progress)
+        report = catalog.upkeep.relocate(table, location, keep=keep, dry_run=not assume_yes, progress=report_progress)
     if as_json:
         print_report(attrs.asdict(report))
     else:

@@ -49,7 +49,7 @@ def repair(
     functions: PublicFunctions = context.obj
     lost: list[LostRows] = []
     with chosen.catalog(functions, mode=mode) as catalog, progress("repair") as report_progress:
-        report = catalog.fsck(repair=assume_yes, tables=tables or None, progress=report_progress, **looked)
+        report = catalog.upkeep.fsck(repair=assume_yes, tables=tables or None, progress=report_progress, **looked)
         if drop_fragments:
             verified = functions.verify(catalog, tables or None, progress=report_progress)
             lost = (functions.drop_fragments if assume_yes else functions.lost_rows)(catalog, verified)

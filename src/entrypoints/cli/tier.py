@@ -44,7 +44,7 @@ def tier(
     if limit is None or None not in (older_than, before_version):
         raise click.UsageError("give either --older-than or --before-version")
     with chosen.catalog(functions, mode=mode) as catalog, progress("tier") as report_progress:
-        report = catalog.move_fragments(table, limit, base, dry_run=not assume_yes, progress=report_progress)
+        report = catalog.upkeep.move_fragments(table, limit, base, dry_run=not assume_yes, progress=report_progress)
     if as_json:
         print_report(attrs.asdict(report))
         return

@@ -64,7 +64,7 @@ def compact(
         rewrite = partial(_rewrite, snapshot=Snapshot.of(catalog, dataset))
         rewritten = run(spark, str(name), "compact", plan.tasks, rewrite, progress)
         try:
-            committed = catalog.commit_compaction(name, rewritten)
+            committed = catalog.upkeep.commit_compaction(name, rewritten)
         except REPEATED as error:
             refusal = error
             compactions.discard(root, rewritten)

@@ -96,7 +96,7 @@ def _compact(call: Call) -> Iterable[Row]:
 def _cleanup(call: Call) -> Iterable[Row]:
     tables = None if call["table"] is None else [call.table]
     given = call.given("keep", "grace", "dry_run")
-    for done in call.catalog.cleanup(call["older_than"], tables=tables, **given).tables:
+    for done in call.catalog.upkeep.cleanup(call["older_than"], tables=tables, **given).tables:
         yield done.table, done.branch or None, list(done.versions), done.files, done.bytes
 
 
@@ -110,12 +110,12 @@ def _optimize(call: Call) -> Iterable[Row]:
 
 def _fsck(call: Call) -> Iterable[Row]:
     tables = None if call["table"] is None else [call.table]
-    for found in call.catalog.fsck(tables=tables, **call.given("repair", "deep")).findings:
+    for found in call.catalog.upkeep.fsck(tables=tables, **call.given("repair", "deep")).findings:
         yield str(found.kind.value), found.object, found.meaning, found.repair or None, found.repaired
 
 
 def _migrate(call: Call) -> Iterable[Row]:
-    done = call.catalog.migrate(**call.given("dry_run"))
+    done = call.catalog.upkeep.migrate(**call.given("dry_run"))
     yield from ((str(table), True, None) for table in done.registered)
     yield from ((skipped.location, False, skipped.reason) for skipped in done.skipped)
 
