@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ SHOWN = {
     "branch": "branch LAKE ml.features",
     "log": "log LAKE ml.features",
     "log-graph": "log LAKE ml.features --graph",
+    "query": "query LAKE 'SELECT id % 3 AS r, count(*) AS n, max(text) AS t FROM ml.features GROUP BY 1 ORDER BY 1'",
 }
 WIDTHS = (60, 80, 120)
 
@@ -116,7 +118,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, lake: str) -> None:
 
 def invoke(line: str, lake: str, width: int | None = None) -> Result:
     environment = {"COLUMNS": str(width) if width else None, "TZ": "UTC"}
-    arguments = [lake if each == "LAKE" else each for each in line.split()]
+    arguments = [lake if each == "LAKE" else each for each in shlex.split(line)]
     return CliRunner(env=environment).invoke(command, arguments, obj=lancekeep)
 
 

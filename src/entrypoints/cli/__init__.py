@@ -53,6 +53,7 @@ SECTIONS = {
         Entry("import", "transfer", "Write the rows of files into a table, as one version.", WHOLE),
         Entry("index", "index", "Build an index on a column, as one version.", AGAIN),
         Entry("ingest", "ingest", "Load files into a table, each file exactly once, as one version.", AGAIN),
+        Entry("query", "query", "Run a SELECT on tables of a catalog."),
         Entry("sample", "rows", "Show random rows of a table."),
         Entry("schema", "describe", "Show the columns of a table."),
         Entry("tail", "rows", "Show the last rows of a table."),

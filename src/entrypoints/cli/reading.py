@@ -35,13 +35,23 @@ def at_option(command: Callable[P, T]) -> Callable[P, T]:
 def time_given(_: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
     """Parse a time in ISO 8601, or a time span before now.
 
-    A time without an offset is one of the local time zone.
-
     Raises:
         click.BadParameter: The text is neither.
     """
-    if text is None:
-        return None
+    try:
+        return None if text is None else parsed_time(text)
+    except InvalidInput as error:
+        raise click.BadParameter(str(error), param=option) from None
+
+
+def parsed_time(text: str) -> datetime:
+    """Parse a time in ISO 8601, or a time span before now.
+
+    A time without an offset is one of the local time zone.
+
+    Raises:
+        InvalidInput: The text is neither.
+    """
     span = parsed_span(text)
     if span is not None:
         return datetime.now(UTC) - span
@@ -49,7 +59,7 @@ def time_given(_: click.Context, option: click.Parameter, text: str | None) -> d
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         message = f"{text!r} is neither a time, such as 2026-11-24T09:00, nor a time span: {SPANS}"
-        raise click.BadParameter(message, param=option) from None
+        raise InvalidInput(message) from None
 
 
 def chosen_version(version: str | None, branch: str | None, at: datetime | None) -> dict[str, Any]:

@@ -35,6 +35,8 @@ _DRIVERS = {
     "spark": "pyspark",
     "server": "starlette",
     "tracing": "opentelemetry.sdk",
+    "query": "duckdb",
+    "stats": "datasketches",
 }
 """A module of each extra."""
 _SKEW = 60

@@ -1,0 +1,232 @@
+"""``lancekeep query``: SQL on tables of a catalog, judged by rows in memory."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import lancekeep
+from lancekeep.entrypoints.cli import lancekeep as command
+
+NUMBERS = pa.table(
+    {
+        "id": range(100),
+        "text": [None if n % 9 == 0 else f"it's \"{n}" for n in range(100)],
+        "x": [float("nan") if n % 3 == 0 else n / 2 for n in range(100)],
+        "kind": pa.array([f"k{n % 3}" for n in range(100)]).dictionary_encode(),
+        "deep": [{"a": n, "b": [n]} for n in range(100)],
+        "half": pa.array([1] * 100, pa.float16()),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("query")
+    with lancekeep.connect(f"{place}/lake", commit_store=f"sqlite://{place}/commits.db") as catalog:
+        for namespace in ("ml", "a", "a.b", "a.b.c", "temp"):
+            catalog.create_namespace(namespace)
+        catalog.write("ml.t", NUMBERS)
+        catalog.tags.create("ml.t", "first", 1)
+        catalog.write("ml.t", NUMBERS.slice(0, 1).set_column(0, "id", pa.array([100])), "append")
+        catalog.data.delete("ml.t", "id = 50")
+        catalog.write("a.b.u", pa.table({"id": [2, 3], "y": [2.5, 3.5]}))
+        catalog.write("a.b.c.d", pa.table({"id": [4]}))
+        catalog.write(["ml", 'a b"c.d'], pa.table({"id": [5]}))
+        catalog.write("temp.t", pa.table({"id": [6]}))
+        catalog.write("empty", pa.table({"id": pa.array([], pa.int64())}))
+        catalog.write("CASE", pa.table({"id": [7]}))
+        catalog.write("case", pa.table({"id": [8]}))
+        catalog.write("wide", pa.table({f"c{n}": [n] for n in range(2000)}))
+    return f"{place}/lake"
+
+
+def run(lake: str, sql: str, *options: str, **how: Any) -> Result:
+    return CliRunner().invoke(command, ["query", lake, sql, *options], obj=lancekeep, **how)
+
+
+def rows(lake: str, sql: str) -> list[dict[str, Any]]:
+    done = run(lake, sql, "-o", "jsonl")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_tables_of_several_namespaces_are_joined(lake: str) -> None:
+    found = rows(lake, "SELECT id, ml.t.text, y FROM ml.t JOIN a.b.u USING (id) ORDER BY id")
+    assert found == [{"id": 2, "text": "it's \"2", "y": 2.5}, {"id": 3, "text": "it's \"3", "y": 3.5}]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [('"a.b.c.d"', 4), ('ml."a b""c.d"', 5), ('"temp.t"', 6), ('"CASE"', 7), ('"case"', 8), ("case_", None)],
+)
+def test_names_between_quotes_are_those_of_the_catalog(lake: str, name: str, number: int | None) -> None:
+    if number is None:
+        assert run(lake, f"SELECT id FROM {name}").exit_code == 3
+    else:
+        assert rows(lake, f"SELECT id FROM {name}") == [{"id": number}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "advice"),
+    [
+        ("FROM a.b.c.d", '"a.b.c.d" between double quotes'),
+        ("FROM temp.t", "between double quotes"),
+        ('FROM "CASE" JOIN "case" USING (id)', "differ only in case"),
+        ("SELECT half FROM ml.t", "half"),
+        ("SELEC 1", "malformed"),
+        ("", "found 0"),
+        ("SELECT 1; SELECT 2", "found 2"),
+        ("FROM ml.t AT (VERSION => 1 + 1)", "AT (VERSION => 3)"),
+        ("FROM ml.t AT (TIMESTAMP => 'soon')", "neither a time"),
+        ("SELECT error('broken')", "broken"),
+    ],
+)
+def test_statement_that_cannot_run_says_why(lake: str, sql: str, advice: str) -> None:
+    done = run(lake, sql)
+    assert done.exit_code == 2
+    assert advice in done.stderr
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "text = 'it''s \"5'",
+        "text IS NULL",
+        "x > 40",
+        "x = 'nan'",
+        "x < 3",
+        "kind = 'k1'",
+        "kind IN ('k1', 'k2') AND id < 10",
+        "deep.a = 3",
+        "id IN (1, 2, 50, 100)",
+        "id = 1 OR text LIKE '%9'",
+        "NOT (id > 3)",
+    ],
+)
+def test_filter_gives_the_rows_that_it_gives_in_memory(lake: str, condition: str) -> None:
+    import duckdb
+
+    with lancekeep.connect(lake, commit_store="remembered") as catalog:
+        uri = catalog.describe_table("ml.t").uri
+    with duckdb.connect(":memory:") as judge:
+        judge.register("t", lance.dataset(uri).to_table(columns=["id", "text", "x", "kind", "deep"]))
+        expected = judge.execute(f"SELECT id FROM t WHERE {condition} ORDER BY id").fetchall()
+    assert [(row["id"],) for row in rows(lake, f"SELECT id FROM ml.t WHERE {condition} ORDER BY id")] == expected
+    assert expected
+
+
+def test_lance_reads_only_the_columns_and_rows_of_the_query(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    scanner = lance.LanceDataset.scanner
+
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append((kwargs["columns"], str(kwargs["filter"])))
+        return scanner(self, *args, **kwargs)
+
+    monkeypatch.setattr(lance.LanceDataset, "scanner", recorded)
+    assert rows(lake, "SELECT max(x) AS m FROM ml.t WHERE id < 2") == [{"m": "nan"}]
+    assert asked == [(["x"], "(id < 2)")]
+
+
+def test_versions_tags_and_times_are_read(lake: str) -> None:
+    counts = "SELECT count(*) AS n, max(t.id) AS m FROM ml.t"
+    assert rows(lake, counts) == [{"n": 100, "m": 100}]
+    assert rows(lake, f"{counts} AT (VERSION => 1)") == [{"n": 100, "m": 99}]
+    assert rows(lake, f"{counts} AT (VERSION => 'first')") == [{"n": 100, "m": 99}]
+    assert rows(lake, f"{counts} AT (VERSION => 2)") == [{"n": 101, "m": 100}]
+    assert rows(lake, f"{counts} AT (TIMESTAMP => '0s')") == [{"n": 100, "m": 100}]
+    both = "SELECT id FROM ml.t AT (VERSION => 1) EXCEPT SELECT id FROM ml.t"
+    assert rows(lake, both) == [{"id": 50}]
+    assert run(lake, f"{counts} AT (VERSION => 9)").exit_code == 3
+
+
+def test_names_of_with_clauses_are_no_tables(lake: str) -> None:
+    assert rows(lake, "WITH c AS (SELECT 1 AS id), t AS (FROM c) SELECT count(*) AS n FROM t") == [{"n": 1}]
+
+
+def test_columns_of_one_name_are_numbered(lake: str) -> None:
+    assert rows(lake, "SELECT 1 AS x, 2 AS x, 3 AS x_1") == [{"x": 1, "x_2": 2, "x_1": 3}]
+
+
+def test_empty_and_wide_tables_are_read(lake: str) -> None:
+    done = run(lake, "FROM empty")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert rows(lake, "SELECT c0 + c1999 AS n FROM wide") == [{"n": 1999}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (FROM ml.t) TO '{place}/stolen.csv'",
+        "FROM read_csv('{place}/secret.csv')",
+        "FROM '{place}/secret.csv'",
+        "FROM glob('{place}/*')",
+        "SELECT * FROM catalog",
+        "SELECT * FROM statement",
+        "ATTACH '{place}/other.db'",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+        "DROP VIEW ml.t",
+        "WITH x AS (INSERT INTO empty VALUES (1) RETURNING *) FROM x",
+        "SELECT 1; COPY (SELECT 1) TO '{place}/stolen.csv'",
+    ],
+)
+def test_query_reads_and_writes_nothing_else(lake: str, tmp_path: Path, sql: str) -> None:
+    (tmp_path / "secret.csv").write_text("secret\n1\n")
+    done = run(lake, sql.format(place=tmp_path))
+    assert done.exit_code in (2, 3), done.output
+    assert "secret" not in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_table_for_people_has_a_limit_that_it_tells(lake: str) -> None:
+    done = run(lake, "SELECT id FROM ml.t ORDER BY id", "--limit", "2")
+    assert (done.stdout.split(), "more rows" in done.stderr) == (["id", "0", "1"], True)
+    assert len(run(lake, "FROM range(3000)", "--limit", "0").stdout.splitlines()) == 3001
+    assert len(run(lake, "FROM range(3000)", "-o", "csv").stdout.splitlines()) == 3001
+
+
+def test_answer_as_arrow_is_streamed(lake: str) -> None:
+    program = [sys.executable, "-m", "lancekeep", "query", lake, "FROM range(10000) SELECT range AS n", "-o", "arrow"]
+    done = subprocess.run(program, capture_output=True, check=True)
+    with pa.ipc.open_stream(done.stdout) as stream:
+        batches = list(stream)
+    assert (sum(batch.num_rows for batch in batches), len(batches) > 1) == (10000, True)
+
+
+def test_statement_is_read_from_standard_input(lake: str) -> None:
+    assert run(lake, "-", "-o", "csv", input="SELECT 1 AS x").stdout == "x\n1\n"
+
+
+def test_message_names_the_extra(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "duckdb" or name.endswith("cli.sql"):
+            raise ImportError("No module named 'duckdb'")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    done = run(lake, "SELECT 1")
+    assert (done.exit_code, "pip install 'lancekeep[query]'" in done.stderr) == (2, True)
+
+
+def test_lost_file_is_reported_as_the_engine_reports_it(tmp_path: Path) -> None:
+    with lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite://{tmp_path}/commits.db") as catalog:
+        catalog.write("t", pa.table({"id": [1]}))
+        [file] = Path(catalog.describe_table("t").uri.removeprefix("file://")).glob("data/*.lance")
+    file.unlink()
+    done = run(f"{tmp_path}/lake", "SELECT sum(id) FROM t")
+    assert done.exit_code != 0
+    assert file.name in done.stderr
+    assert "registered as" not in done.stderr
