@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Iterator
+from html import unescape
 from operator import attrgetter
 from pathlib import Path
+from threading import Event
+from typing import cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from memory_catalogs import World
 from starlette.testclient import TestClient
 
 from lancekeep import Catalog, connect
 from lancekeep.domain.authorization import Action, Grant, Policy, Principal
+from lancekeep.domain.catalog import ManifestStoreGuarantees
 from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.page.app import Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
+from lancekeep.entrypoints.page.names import NameIndex, Names
 from lancekeep.entrypoints.page.request import parsed, slug
+from lancekeep.entrypoints.page.views.catalog import find
 
 ROWS = pa.table({"a": [1, 2, 3]})
 ADA = Principal("key:ada")
@@ -113,3 +123,88 @@ def test_listing_of_a_narrow_principal_has_full_pages(tmp_path: Path) -> None:
         listing = Listing(catalog, Access(ADA, Policy(grants)))
         assert listing.tables(ObjectId(), None, 2) == (["t1", "t3"], "t3")
         assert listing.tables(ObjectId(), "t3", 2) == (["t5"], None)
+
+
+def test_search_finds_tables_by_a_part_of_their_identifiers(page: TestClient) -> None:
+    found = page.get("/search", params={"q": "ML.T"}).text
+    assert 'href="/t/ml.t"' in found
+    assert 'href="/t/secret.t"' not in found
+    part = page.get("/search", params={"q": "t", "part": "results"}).text
+    assert "<html" not in part
+    assert part.count("/t/") == 3
+    assert "No table of 3" in page.get("/search", params={"q": "nothing"}).text
+    for odd in ("", " ", "\n", "%", "ml$t", "a" * 9000):
+        assert page.get("/search", params={"q": odd}).status_code in (200, 400), odd
+
+
+def test_names_are_read_again_when_they_are_old() -> None:
+    """A search of a large catalog answers from the names of before while they are read again."""
+    now, tables = [0.0], [ObjectId.of("a")]
+    reading, done = Event(), Event()
+
+    class Slow:
+        def all_tables(self) -> Iterator[ObjectId]:
+            now[0] += 1
+            if len(tables) > 1:
+                reading.set()
+                done.wait(30)
+            yield from tables
+
+    index, listing = NameIndex(lambda: now[0]), cast(Listing, Slow())
+    assert index.names(ADA, listing).count == 1
+    tables.append(ObjectId.of("b"))
+    assert index.names(ADA, listing).count == 1
+    now[0] += 21
+    assert index.names(ADA, listing).count == 1
+    assert reading.wait(30)
+    assert index.names(ADA, listing).count == 1
+    assert index.names(None, cast(Listing, Mock(all_tables=list))).count == 0
+    before = set(threading.enumerate())
+    done.set()
+    for thread in before - {threading.current_thread()}:
+        if thread.name.endswith("(_refresh)"):
+            thread.join()
+    assert index.names(ADA, listing).count == 2
+
+
+def test_search_checks_permissions_at_the_time_of_the_answer() -> None:
+    names = Names.of([ObjectId.of("ml.t"), ObjectId.of("secret.t")])
+    assert find(names, lambda table: table.names[0] == "ml", "t").tables == (ObjectId.of("ml.t"),)
+
+
+@pytest.mark.parametrize("sort", ["size", "change"])
+def test_tables_are_sorted_by_their_latest_versions(tmp_path: Path, sort: str) -> None:
+    with connect(str(tmp_path)) as catalog:
+        for name, rows in (("small", 1), ("large", 50_000), ("middle", 5_000)):
+            catalog.write(name, pa.table({"a": range(rows)}))
+        catalog.declare_table("declared")
+        shown = re.findall(r'href="/t/([a-z]+)"', TestClient(Page(catalog)).get("/", params={"sort": sort}).text)
+    expected = ["large", "middle", "small"] if sort == "size" else ["middle", "large", "small"]
+    assert shown == [*expected, "declared"]
+
+
+def test_large_namespace_is_paged_and_never_sorted_by_versions(tmp_path: Path) -> None:
+    world = World(ManifestStoreGuarantees(lists_directories=True))
+    for at in range(250):
+        world.enter(f"n{at:03}" if at < 150 else f"t{at:03}", None if at < 150 else f"t{at:03}.lance")
+    browser, address, seen = TestClient(Page(world.catalog)), "/", list[str]()
+    while address:
+        answer = browser.get(address).text
+        seen += re.findall(r'href="/(?:t/|\?namespace=)([nt]\d{3})"', answer)
+        following = re.search(r'rel="next" href="([^"]+)"', answer)
+        address = unescape(following[1]) if following else ""
+    assert seen == [f"{'n' if at < 150 else 't'}{at:03}" for at in range(250)]
+    for at in range(250, 360):
+        world.enter(f"t{at:03}", f"t{at:03}.lance")
+    assert "at most 200 children" in browser.get("/", params={"sort": "size"}).text
+    assert browser.get("/", params={"sort": "nope"}).status_code == 400
+
+
+def test_search_among_a_million_names() -> None:
+    """The first page is small, and a search never reads the names again."""
+    keys = [ObjectId((f"team_{at // 1000:04}", f"features_{at:06}")) for at in range(1_000_000)]
+    names = Names.of(keys)
+    view = find(names, lambda _: True, "features_9999")
+    assert (len(view.tables), view.more, view.searched) == (100, False, 1_000_000)
+    assert str(view.tables[0]) == "team_0999.features_999900"
+    assert find(names, lambda _: True, "features").more

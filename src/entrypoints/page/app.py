@@ -6,6 +6,7 @@ Handlers are blocking functions. They run in threads, with the catalog as the si
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -19,6 +20,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.page.assets import assets
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
 from lancekeep.entrypoints.page.environment import environment
+from lancekeep.entrypoints.page.names import NameIndex
 from lancekeep.entrypoints.page.request import PageRequest
 from lancekeep.entrypoints.page.responses import error_page, protected
 from lancekeep.entrypoints.page.views import catalog as catalog_view
@@ -49,6 +51,7 @@ class Page:
 
     catalog: Catalog
     authorizer: Authorizer | None = None
+    _names: NameIndex = attrs.field(factory=NameIndex)
     _threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,9 +87,11 @@ class Page:
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), errors="strict"))
         except ValueError:
             raise HttpError(400, "The query of the URL is not percent-encoded UTF-8.") from None
+        listing = Listing(self.catalog, access)
         return PageRequest(
             catalog=cast(Catalog, AuthorizedCatalog(self.catalog, access)),
-            listing=Listing(self.catalog, access),
+            listing=listing,
+            names=partial(self._names.names, access.principal, listing),
             path=scope["raw_path"].decode("latin-1"),
             path_params=parameters,
             query=query,

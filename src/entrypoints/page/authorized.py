@@ -110,6 +110,10 @@ class Listing:
         except NamespaceNotFound:
             raise _absent_namespace(parent) from None
 
+    def sees(self, table: ObjectId) -> bool:
+        """Return whether the principal sees a table at this moment."""
+        return self._access.sees(table)
+
     def all_tables(self) -> Iterator[ObjectId]:
         """Yield each table that the principal sees, in the byte order of keys."""
         return filter(self._access.sees, self._services.tables.all(None, include_declared=True))

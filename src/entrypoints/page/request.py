@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.identifiers import DELIMITER, MANIFEST_DELIMITER, Identifier, ObjectId
 from lancekeep.entrypoints.page.authorized import Listing
+from lancekeep.entrypoints.page.names import Names
 
 
 @attrs.frozen
@@ -22,6 +23,7 @@ class PageRequest:
     Attributes:
         catalog: The catalog, as far as the signed-in principal may read it. It has only operations that read.
         listing: The names of the same catalog in pages.
+        names: Returns the names of all tables that the principal sees, for searches.
         path: The path of the URL, percent-encoded.
         path_params: The decoded parameters in the path, such as ``id``.
         query: The parameters of the query; of several with one name, the last.
@@ -31,6 +33,7 @@ class PageRequest:
 
     catalog: Catalog
     listing: Listing
+    names: Callable[[], Names]
     path: str
     path_params: Mapping[str, str]
     query: Mapping[str, str]
