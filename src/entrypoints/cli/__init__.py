@@ -95,7 +95,7 @@ SECTIONS = {
     ),
     "Set-up": (
         Entry("completion", "setup", "Print the program that completes commands and options in a shell."),
-        Entry("config", "setup", "Show the configuration of this machine."),
+        Entry("config", "config", "Show and write the configuration of this machine."),
         Entry("doctor", "setup", "Check the versions, extras and stores of this machine."),
     ),
     "Stores": (

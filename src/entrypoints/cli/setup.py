@@ -1,4 +1,4 @@
-"""``lancekeep config``, ``doctor`` and ``completion``: set up this machine."""
+"""``lancekeep doctor`` and ``completion``: set up this machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from click.shell_completion import get_completion_class
 
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.upkeep.directory import NoDirectory
-from lancekeep.config import COMMIT_STORE, REST, STORAGE, ConnectionConfig, named_catalogs, public_url
+from lancekeep.config import public_url
 from lancekeep.domain.errors import LancekeepError
-from lancekeep.entrypoints.cli.command import Command, command
+from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG, one_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import Column, Output, output
@@ -41,39 +41,6 @@ _DRIVERS = {
 """A module of each extra."""
 _SKEW = 60
 """The seconds by which the clocks of this machine and the storage may differ."""
-
-
-@click.group()
-def config() -> None:
-    """Show the configuration of this machine."""
-
-
-@config.command(cls=Command)
-@output
-def show(out: Output) -> None:
-    """Show each setting, its value and where it comes from.
-
-    Settings come from the environment and from lancekeep.toml. Options of stores and of a server may be secrets, so
-    their values are not shown.
-    """
-    columns = (Column("setting"), Column("value"), Column("origin"))
-    found = ConnectionConfig.resolve({})
-    rows = [
-        {"setting": name, "value": _shown(found, name), "origin": origin}
-        for name, origin in sorted(found.sources.items())
-    ]
-    rows += [
-        {"setting": f"catalogs.{name}", "value": public_url(root), "origin": "lancekeep.toml"}
-        for name, root in sorted(named_catalogs().items())
-    ]
-    out.rows(columns, rows, "Nothing is configured; commands need a CATALOG.")
-
-
-def _shown(found: ConnectionConfig, name: str) -> str:
-    if name.startswith((STORAGE, COMMIT_STORE, REST)):
-        return "not shown"
-    value = getattr(found, name)
-    return public_url(value) if isinstance(value, str) else str(value).lower()
 
 
 @attrs.frozen
