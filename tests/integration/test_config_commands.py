@@ -124,3 +124,9 @@ def test_hostile_path_is_quoted(home: Path) -> None:
     root = 'a "quoted" [path] \\ of = #1'
     assert init("--root", root, *GIVEN[2:]).exit_code == 0
     assert tomllib.loads((home / "lancekeep.toml").read_text())["root"] == f"{home}/{root}"
+
+
+def test_server_needs_no_commit_store(home: Path) -> None:
+    assert init("--root", "https://lake.example.org", "--name", "prod", "--yes").exit_code == 0
+    written = tomllib.loads((home / "lancekeep.toml").read_text())
+    assert written == {"catalogs": {"prod": {"root": "https://lake.example.org"}}}

@@ -74,6 +74,11 @@ class _Answers:
     commit_store: str | None
     name: str
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the root is a server, which has stores of its own."""
+        return self.root.lower().startswith(("http://", "https://"))
+
     def section(self) -> str:
         """Return the lines of the file."""
         head = [f"[catalogs.{self.name}]"] if self.name else []
@@ -115,26 +120,38 @@ def init(
     functions: PublicFunctions = context.obj
     answers = _answers(root, commit_store, name)
     adds = _adds(file, answers, overwrite)
-    stores = f"{answers.root} with {answers.commit_store or 'no commit store'}"
     done = "add the catalog to" if adds else "replace" if file.exists() else "write"
-    if not confirmed(f"Check {stores}, which writes and removes files there, and {done} {file}", assume_yes):
+    stores = f"{answers.root} with {answers.commit_store or 'no commit store'}"
+    check = "" if answers.is_served else f"Check {stores}, which writes and removes files there, and "
+    plan = f"{check}{done} {file}"
+    if not confirmed(plan[0].upper() + plan[1:], assume_yes):
         return
+    if not answers.is_served:
+        options = (storage_option_file | storage_option, commit_store_option_file | commit_store_option)
+        failed = _failed(functions, answers, *options)
+        if failed:
+            message(f"Not safe: {'; '.join(failed)}. Nothing was written.")
+            context.exit(WRONG)
+    _write(
+        file, (file.read_text("utf-8").rstrip("\n") + "\n\n" if adds else "") + answers.section(), new=done == "write"
+    )
+    place = f" {answers.name}" if answers.name else ""
+    message(f"Wrote {file}. Create the catalog with lancekeep init{place}.")
+
+
+def _failed(
+    functions: PublicFunctions, answers: _Answers, storage_options: dict[str, str], commit_store_options: dict[str, str]
+) -> list[str]:
+    """Return the checks that stores fail."""
     with progress("certify") as report_progress:
         certificate = functions.certify(
             answers.root,
             commit_store=answers.commit_store,
-            storage_options=storage_option_file | storage_option,
-            commit_store_options=commit_store_option_file | commit_store_option,
+            storage_options=storage_options,
+            commit_store_options=commit_store_options,
             progress=report_progress,
         )
-    if not certificate.safe:
-        failed = "; ".join(f"{check.name}: {check.evidence}" for check in certificate.failed)
-        message(f"Not safe: {failed}. Nothing was written.")
-        context.exit(WRONG)
-    _write(
-        file, (file.read_text("utf-8").rstrip("\n") + "\n\n" if adds else "") + answers.section(), new=done == "write"
-    )
-    message(f"Wrote {file}. `lancekeep init{f' {answers.name}' if answers.name else ''}` creates the catalog.")
+    return [f"{check.name}: {check.evidence}" for check in certificate.failed]
 
 
 def _answers(root: str | None, commit_store: str | None, name: str | None) -> _Answers:
@@ -144,6 +161,8 @@ def _answers(root: str | None, commit_store: str | None, name: str | None) -> _A
         Refused: An option is missing, and there is no terminal to ask.
         InvalidInput: An answer cannot be written.
     """
+    if root is not None and root.lower().startswith(("http://", "https://")):
+        commit_store = commit_store or NONE  # the server has it
     missing = [option for option, given in (("--root", root), ("--commit-store", commit_store)) if given is None]
     if missing and not can_ask():
         raise Refused(f"there is no terminal to ask for {' and '.join(missing)}. Nothing was changed. Add the options")
