@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lancekeep.application.partitions.scan import Scan
     from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
     from lancekeep.application.rows.branches import Branches
-    from lancekeep.application.rows.described_versions import HistoryEntry
+    from lancekeep.application.rows.described_versions import HistoryEntry, VersionChange
     from lancekeep.application.rows.differences import At, ChangeCounts, Difference, SchemaDifference
     from lancekeep.application.rows.table_data import TableData
     from lancekeep.application.rows.table_scan import TableScan
@@ -208,6 +208,7 @@ __all__ = [
     "Verification",
     "VerifiedIndex",
     "VerifiedTable",
+    "VersionChange",
     "VersionDetails",
     "VersionNotFound",
     "VersionTaken",
@@ -239,7 +240,7 @@ _HOMES = {
     "lancekeep.application.entries.tables": "Description",
     "lancekeep.application.rows.differences": "At ChangeCounts Difference SchemaDifference",
     "lancekeep.application.rows.transactions": "Snapshot Transaction",
-    "lancekeep.application.rows.described_versions": "HistoryEntry",
+    "lancekeep.application.rows.described_versions": "HistoryEntry VersionChange",
     "lancekeep.application.rows.branches": "Branches",
     "lancekeep.domain.identity": "Identity",
     "lancekeep.domain.maintenance": "MaintenancePolicy",

@@ -54,6 +54,7 @@ class Query:
         fast: search only indexed rows.
         row_ids: return the row ids as ``_rowid``.
         bytes_of_blobs: return the bytes of blobs, not their descriptions.
+        fragments: the ids of the fragments to read; None for all. A search reads all.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -67,6 +68,7 @@ class Query:
     fast: bool = False
     row_ids: bool = False
     bytes_of_blobs: bool = False
+    fragments: Sequence[int] | None = None
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice, takewhile
 from typing import ClassVar
 
 from lancekeep.adapters.commit_stores.claims import latest_agreed, reserve_alone
@@ -94,6 +95,9 @@ class ConditionalPutCommitStore:
         return self._sorted(base_uri)[-1]
 
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> _Rows:
+        if descending and limit is not None:
+            newest = (row for row in self._newest_first(base_uri, after) if after is None or row.version < after)
+            return list(islice(newest, limit))
         rows = self._sorted(base_uri)
         if descending:
             rows.reverse()
@@ -177,12 +181,14 @@ class ConditionalPutCommitStore:
         found = self._latest_by_hint(base_uri)
         if found is not None and not self._has_references(self._root(base_uri)):
             return found
-        rows = self._sorted(base_uri)
-        above = [row.version for row in rows if found is not None and row.version > found.version]
-        if found is not None and above and above[0] > found.version + 1:
+        if found is None:
+            rows = self._sorted(base_uri)
+            return rows[-1] if rows else None
+        above = [*takewhile(lambda row: row.version > found.version, self._newest_first(base_uri))]
+        if above and above[-1].version > found.version + 1:
             with suppress(LancekeepError):  # a reader may not be permitted to remove it
                 self._objects.delete(self._root(base_uri).hint_key)
-        return rows[-1] if rows else None
+        return above[0] if above else found
 
     def _has_references(self, root: DatasetRoot) -> bool:
         """Return whether the table has a tag or branch. The references of a branch lie in its table's directory."""
@@ -216,10 +222,33 @@ class ConditionalPutCommitStore:
         final_versions((row.path.rpartition("/")[2] for row in rows), base_uri)
         return sorted(rows, key=lambda row: row.version)
 
-    def _finals(self, base_uri: str) -> Iterator[VersionRow]:
+    def _newest_first(self, base_uri: str, before: int | None = None) -> Iterator[VersionRow]:
+        """Yield the versions, newest first; of V2 names, only as many are read as the caller takes.
+
+        Args:
+            base_uri: The history.
+            before: The caller ignores this version and those after it.
+
+        Raises:
+            Damaged: Both naming schemes occur.
+        """
+        finals = self._finals(base_uri)
+        newest = next(finals, None)
+        if newest is None or scheme_of(newest) is not NamingScheme.V2:
+            yield from reversed(self._sorted(base_uri))
+            return
+        if before is None:
+            yield newest
+        else:
+            finals = self._finals(base_uri, self._root(base_uri).manifest_key(before, NamingScheme.V2))
+        for row in finals:
+            final_versions((each.path.rpartition("/")[2] for each in (newest, row)), base_uri)
+            yield row
+
+    def _finals(self, base_uri: str, after: str = "") -> Iterator[VersionRow]:
         """Yield the final manifests in the byte order of their names, as the object store lists them."""
         directory = self._root(base_uri).versions_key
-        for info in self._objects.list(directory):
+        for info in self._objects.list(directory, after=after):
             name = ManifestName.parse(info.key.removeprefix(directory))
             if name is not None and not name.is_staged:
                 yield VersionRow(base_uri, name.version, info.key, info.size)

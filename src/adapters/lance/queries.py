@@ -43,6 +43,8 @@ def scanner_of(dataset: Any, query: Query) -> Any:
     if query.text is not None:
         text = query.text if isinstance(query.text, str) else _Structured(dataset).query(query.text)
         builder.full_text_search(text, None if query.text_columns is None else list(query.text_columns))
+    if query.fragments is not None:
+        builder.with_fragments([dataset.get_fragment(number) for number in query.fragments])
     builder.limit(query.limit).offset(query.offset)
     builder.blob_handling("all_binary" if query.bytes_of_blobs else None)
     return builder.prefilter(query.prefilter).fast_search(query.fast).with_row_id(query.row_ids).to_scanner()

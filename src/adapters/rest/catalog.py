@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
@@ -263,11 +264,22 @@ class RestWrites:
             if not after:
                 return
 
-    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
+    def history(
+        self,
+        object_id: ObjectId,
+        limit: int | None,
+        *,
+        before: int | None = None,
+        branch: str | None = None,
+        changes: bool = False,
+    ) -> list[HistoryEntry]:
+        """Describe the latest versions, without ``changes``: the protocol has none."""
         engine, _ = self._opened(object_id)
-        fields: dict[str, Any] = {"id": list(object_id.names), "descending": True, "limit": limit}
-        versions = [int(row["version"]) for row in self._server.call("list_table_versions", fields)["versions"]]
-        return self._entries_of(engine, object_id, versions[:limit], None)
+        fields: dict[str, Any] = {"id": list(object_id.names), "branch": branch, "descending": True}
+        if before is None:
+            fields["limit"] = limit
+        found = (each for each in self._versions(fields) if before is None or each < before)
+        return self._entries_of(engine, object_id, list(islice(found, limit)), branch)
 
     def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
         engine, _ = self._opened(object_id)

@@ -71,7 +71,16 @@ class WriteService(Protocol):
     def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
         """Return the history entries of the versions that exist, in the given order."""
 
-    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]: ...
+    def history(
+        self,
+        object_id: ObjectId,
+        limit: int | None,
+        *,
+        before: int | None = None,
+        branch: str | None = None,
+        changes: bool = False,
+    ) -> list[HistoryEntry]:
+        """Return the latest versions, newest first; see `TableVersions.history`."""
 
 
 class TransactionRecordService(Protocol):

@@ -30,9 +30,25 @@ class TableVersions:
         self._writes = writes
         self._engine = engine
 
-    def history(self, identifier: Identifier, limit: int | None = None) -> Sequence[HistoryEntry]:
-        """Return the versions of a table, newest first; at most ``limit`` of them."""
-        return self._writes.history(ObjectId.of(identifier), limit)
+    def history(
+        self,
+        identifier: Identifier,
+        limit: int | None = None,
+        *,
+        before: int | None = None,
+        branch: str | None = None,
+        changes: bool = False,
+    ) -> Sequence[HistoryEntry]:
+        """Return the versions of a table, newest first.
+
+        Args:
+            identifier: The table.
+            limit: The most versions; None for all.
+            before: Only versions before this one, for the next page.
+            branch: The branch.
+            changes: Also find what each version added and removed. Reads one more version. A server does not say it.
+        """
+        return self._writes.history(ObjectId.of(identifier), limit, before=before, branch=branch, changes=changes)
 
     def describe(
         self,

@@ -405,8 +405,20 @@ class Writes:
         with self._diagnosed(table.id):
             return self._engine.examine(table.id, act, version, branch)
 
-    def history(self, object_id: ObjectId, limit: int | None) -> list[HistoryEntry]:
-        return self._described.latest(self._root(object_id, None), limit)
+    def history(
+        self,
+        object_id: ObjectId,
+        limit: int | None,
+        *,
+        before: int | None = None,
+        branch: str | None = None,
+        changes: bool = False,
+    ) -> list[HistoryEntry]:
+        if branch is not None:
+            self.with_version(object_id, None, None, branch)
+        root = self._root(object_id, branch)
+        find = self._described.changed if changes else self._described.latest
+        return find(root, limit, before)
 
     def entries(self, object_id: ObjectId, versions: Sequence[int], branch: str | None) -> list[HistoryEntry]:
         return self._described.of(self._root(object_id, branch), versions)

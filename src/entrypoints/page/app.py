@@ -24,13 +24,20 @@ from lancekeep.entrypoints.page.names import NameIndex
 from lancekeep.entrypoints.page.request import PageRequest
 from lancekeep.entrypoints.page.responses import error_page, protected
 from lancekeep.entrypoints.page.views import catalog as catalog_view
+from lancekeep.entrypoints.page.views import compare, diff, history, table
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.threads import Threads
 from lancekeep.ports.authorization import Authorizer
 
 Handler = Callable[[PageRequest], Response]
 
-VIEWS: Sequence[tuple[str, Handler]] = (*catalog_view.ROUTES,)
+VIEWS: Sequence[tuple[str, Handler]] = (
+    *catalog_view.ROUTES,
+    *table.ROUTES,
+    *history.ROUTES,
+    *diff.ROUTES,
+    *compare.ROUTES,
+)
 """The path and the handler of every page. ``{id}`` stands for one segment of the path."""
 
 SEGMENTS = frozenset({"", "assets", "sign-in", "sign-out", *(path.split("/")[1] for path, _ in VIEWS)})
