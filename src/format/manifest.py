@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 _FORMAT_VERSION = (0, 2)
 TRANSACTION_SECTIONS = ("transaction_section", "transaction_section_21")
 """The fields for the position of the transaction. Engines from 14 on read the first field, older engines the second."""
-_OF_ONE_VERSION = ("index_section", *TRANSACTION_SECTIONS, "transaction_file", "tag", "version_aux_data")
+OF_ONE_VERSION = ("index_section", *TRANSACTION_SECTIONS, "transaction_file", "tag", "version_aux_data")
 """Fields of a manifest that describe one version or file; the next version sets its own."""
 
 _BUILT_ON_NOTHING = bytes([12 << 3 | 2, 42]) + b"0-"  # field 12, the transaction file, with "0-{uuid}.txn" of 42 bytes
@@ -235,7 +235,7 @@ class ManifestFile:
 def make_successor(manifest: Any, version: int, now: int, transaction_file: str = "") -> None:
     """Turn a manifest message into the message of a later version.
 
-    It keeps every field that does not describe one version.
+    It keeps every field that does not describe one version. `successor` does the same with values.
 
     Args:
         manifest: the message. Positions of sections are cleared; the encoder sets them.
@@ -252,7 +252,7 @@ def make_successor(manifest: Any, version: int, now: int, transaction_file: str 
 
 def clear_version(manifest: Any) -> None:
     """Remove the fields of a manifest message that belong to one version."""
-    for field in _OF_ONE_VERSION:
+    for field in OF_ONE_VERSION:
         manifest.ClearField(field)
 
 

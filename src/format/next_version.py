@@ -15,7 +15,7 @@ import numpy as np
 from lancekeep.domain import operations
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Unsupported
 from lancekeep.domain.indexes import RowNames, is_system_index
-from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaField, Timestamp
+from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaField
 from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transaction, UpdateMap
 from lancekeep.format.append import number_rows
 from lancekeep.format.deletions import encode_bitmap
@@ -24,7 +24,7 @@ from lancekeep.format.index_coverage import covered_fragments, kind_of
 from lancekeep.format.judge import Approved, approve, refuse
 from lancekeep.format.judged_fragments import problems_of_new
 from lancekeep.format.moved_rows import MovedRows
-from lancekeep.format.table_version import TableVersion
+from lancekeep.format.table_version import TableVersion, successor
 from lancekeep.format.values import decoded, encoded
 
 T = TypeVar("T", str, bytes)
@@ -93,15 +93,9 @@ def next_version(
             after = attrs.evolve(restored, manifest=_restored(manifest, restored.manifest))
         case operation:
             raise Unsupported(f"{name}: {type(operation).__name__} is committed by the Lance engine only")
-    changed = attrs.evolve(
-        after.manifest,
-        version=manifest.version + 1 if detached is None else detached,
-        timestamp=Timestamp(*divmod(now, 10**9)),
-        transaction_file=f"{transaction.read_version}-{transaction.uuid}.txn",
-        tag=transaction.tag,
-        version_aux_data=0,
-        transaction_section=None,
-        transaction_section_21=None,
+    number = manifest.version + 1 if detached is None else detached
+    changed = successor(
+        after.manifest, number, now, f"{transaction.read_version}-{transaction.uuid}.txn", transaction.tag
     )
     return approve(name, attrs.evolve(after, manifest=_flagged(changed), transaction=transaction), base, facts)
 

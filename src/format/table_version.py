@@ -5,16 +5,17 @@ Table format, "Manifest" and "Conflict Resolution".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
 
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.features import refuse_unknown_features
-from lancekeep.domain.manifest import IndexMetadata, IndexSection, Manifest
+from lancekeep.domain.manifest import IndexMetadata, IndexSection, Manifest, Timestamp
 from lancekeep.domain.operations import Transaction
 from lancekeep.format.manifest import (
+    OF_ONE_VERSION,
     TRANSACTION_SECTIONS,
     file_of,
     message_span,
@@ -27,6 +28,7 @@ from lancekeep.format.values import decoded, decoded_manifest, decoded_transacti
 
 T = TypeVar("T")
 
+_UNSET: Mapping[str, Any] = {each.name: each.default for each in attrs.fields(Manifest) if each.name in OF_ONE_VERSION}
 _FIRST_OPERATION = 100
 """The number of the first field of a transaction that holds an operation."""
 
@@ -99,6 +101,22 @@ class TableVersion:
                 setattr(message, field, sum(4 + len(section) for section in sections))
             sections.append(encoded_transaction(self.transaction).SerializeToString())
         return file_of(message.SerializeToString(), *sections)
+
+
+def successor(manifest: Manifest, version: int, now: int, transaction_file: str, tag: str) -> Manifest:
+    """Return a manifest as the manifest of a later version.
+
+    It keeps every attribute that does not describe one version. `make_successor` does the same with messages.
+
+    Args:
+        manifest: the manifest.
+        version: the number of the later version.
+        now: the time in nanoseconds since 1970.
+        transaction_file: the name of its transaction file.
+        tag: the tag of its transaction.
+    """
+    stated = {"transaction_file": transaction_file, "tag": tag}
+    return attrs.evolve(manifest, version=version, timestamp=Timestamp(*divmod(now, 10**9)), **{**_UNSET, **stated})
 
 
 def parse_manifest(message: bytes, name: str) -> Manifest:
