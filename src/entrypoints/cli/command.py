@@ -63,10 +63,11 @@ def _is_left_out(positional: Sequence[str], others: Sequence[click.Argument]) ->
         return True
     if all(argument.nargs > 0 for argument in others) and len(positional) > len(others):
         return False
-    return not _names_catalog(positional[0]) and ConnectionConfig.resolve({}).root is not None
+    return not names_catalog(positional[0]) and ConnectionConfig.resolve({}).root is not None
 
 
-def _names_catalog(text: str) -> bool:
+def names_catalog(text: str) -> bool:
+    """Return whether an argument is a catalog rather than a name in it."""
     return (
         "/" in text or os.sep in text or text.startswith((".", "~")) or text in named_catalogs() or os.path.isdir(text)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -105,6 +107,21 @@ class Commands(click.Group):
             suggestion = f"Did you mean {near[0]!r}?" if near else "Run lancekeep --help for the list."
             ctx.fail(f"No such command {name!r}. {suggestion}")
         return super().resolve_command(ctx, args)
+
+    def _main_shell_completion(
+        self, ctx_args: Any, prog_name: str, complete_var: str | None = None
+    ) -> None:  # click's own way imports the command, which takes too long for a key press
+        instruction = os.environ.get("_LANCEKEEP_COMPLETE")
+        if instruction == "lookup":
+            from lancekeep.entrypoints.cli.lookup import look_up
+
+            look_up(ctx_args["obj"])
+            sys.exit(0)
+        if instruction:
+            from lancekeep.entrypoints.cli.completion import complete
+
+            complete(self, instruction)
+            sys.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self._entries))

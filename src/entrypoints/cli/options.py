@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TextIO, TypeVar
 
 import attrs
 import click
@@ -71,6 +71,23 @@ class Stores:
     commit_store_options: dict[str, str] = attrs.field(repr=False)
     manifest_store_options: dict[str, str] = attrs.field(repr=False)
     served: bool = False
+
+    @classmethod
+    def of(cls, config: ConnectionConfig) -> Self:
+        """Return the stores of a configuration.
+
+        Raises:
+            InvalidInput: It names no root.
+        """
+        return cls(
+            config.require_root(),
+            config.commit_store,
+            config.manifest_store,
+            dict(config.storage_options),
+            dict(config.commit_store_options),
+            dict(config.manifest_store_options),
+            config.impl == "rest",
+        )
 
     @property
     def of_versions(self) -> dict[str, Any]:
@@ -160,15 +177,7 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
                 manifest_store_options=manifest_store_option_file | manifest_store_option,
             )
         )
-        chosen = Stores(
-            config.require_root(),
-            config.commit_store,
-            config.manifest_store,
-            dict(config.storage_options),
-            dict(config.commit_store_options),
-            dict(config.manifest_store_options),
-            config.impl == "rest",
-        )
+        chosen = Stores.of(config)
         return command(chosen, *args, **kwargs)
 
     return with_stores

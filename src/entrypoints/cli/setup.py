@@ -1,4 +1,4 @@
-"""``lancekeep doctor`` and ``completion``: set up this machine."""
+"""``lancekeep doctor``: check this machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any
 
 import attrs
 import click
-from click.shell_completion import get_completion_class
 
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.upkeep.directory import NoDirectory
@@ -148,15 +146,3 @@ def clock_check(before: datetime, answered: datetime, after: datetime) -> _Check
     return _Check(
         "clock", found, "Synchronize the clock: S3 refuses requests, and times of versions mislead.", failed=True
     )
-
-
-@command()
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-def completion(shell: str) -> None:
-    """Print the program that completes commands and options in a shell.
-
-    For bash: add eval "$(lancekeep completion bash)" to ~/.bashrc.
-    """
-    complete: Any = get_completion_class(shell)
-    group = click.get_current_context().find_root().command
-    click.echo(complete(group, {}, "lancekeep", "_LANCEKEEP_COMPLETE").source())
