@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from lancekeep import Catalog, connect
+from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.domain.authorization import Action, Grant, Policy, Principal
 from lancekeep.domain.errors import TableNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -28,6 +29,7 @@ from lancekeep.entrypoints.page.drawing import sparkline
 from lancekeep.entrypoints.page.rows import Version, read_rows
 from lancekeep.entrypoints.page.views import compare, diff, history, table
 from lancekeep.format.manifest import ManifestFile, file_of, make_successor, place_transaction, transaction_in
+from lancekeep.ports.table_structure import NewIndex
 
 MARKUP = "<script>alert(1)</script>"
 RIGHT_TO_LEFT = "a\u202egnp.exe"
@@ -60,6 +62,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
             catalog.write("ml.t", rows, "append" if at else "create")
         catalog.tags.create("ml.t", "first", 1)
         catalog.branches.create("ml.t", "trial", version=3)
+        catalog.branches.create("ml.t", "deep", source="trial", version=3)
         catalog.data.delete("ml.t", "id < 5")
         catalog.write("secret.t", pa.table({"id": [1]}))
         yield catalog
@@ -175,6 +178,27 @@ def test_health_names_the_command_that_helps(tmp_path: Path) -> None:
         assert checks["Deleted rows"].value == "2 rows (20%)"
         assert checks["Deleted rows"].command == f"lancekeep compact {catalog.root_uri} d"
         assert checks["Fragments"].command == ""
+
+
+def test_index_without_new_rows_is_completed_by_its_command(tmp_path: Path) -> None:
+    with connect(str(tmp_path)) as catalog:
+        catalog.write("t", pa.table({"id": range(300)}))
+        catalog.structure.create_index("t", NewIndex("id", "BTREE", name="of id"))
+        assert {check.name: check for check in shown(catalog, "t").checks}["Rows outside of indexes"].command == ""
+        catalog.write("t", pa.table({"id": [1, 2]}), "append")
+        view = shown(catalog, "t")
+        assert [(each.name, each.indexed_rows, each.unindexed_rows) for each in view.indexes] == [("of id", 300, 2)]
+        check = {check.name: check for check in view.checks}["Rows outside of indexes"]
+        assert check.command == f"lancekeep index {catalog.root_uri} t id --kind BTREE --name 'of id'"
+
+
+def test_table_of_the_first_file_format_has_pages(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": range(30), "x": [PNG] * 30}), tmp_path / "t.lance", data_storage_version="0.1")
+    with connect(str(tmp_path)) as catalog:
+        view = shown(catalog, "t", filter="id > 5", page="2")
+        assert [int(row[0]) for row in texts(view)] == list(range(26, 30))
+        assert view.rows is not None
+        assert {cell.kind for row in view.rows.rows for cell in row.cells} == {"number", "text"}
 
 
 def test_unreadable_rows_are_a_sentence(tmp_path: Path) -> None:
@@ -365,7 +389,7 @@ def test_overwrite_removes_the_rows_before_it(tmp_path: Path) -> None:
     assert [each.rows for each in found] == [3, 4]
 
 
-def test_page_of_a_long_history_reads_its_own_manifests_alone(tmp_path: Path) -> None:
+def test_page_of_a_long_history_reads_its_own_manifests_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with connect(str(tmp_path)) as catalog:
         catalog.write("t", pa.table({"id": [1]}))
         [first] = Path(catalog.describe_table("t").uri.removeprefix("file://"), "_versions").glob("*.manifest")
@@ -381,7 +405,16 @@ def test_page_of_a_long_history_reads_its_own_manifests_alone(tmp_path: Path) ->
             make_successor(manifest, number, number * 10**9)
             place_transaction(manifest, None)
             path.write_bytes(file_of(manifest.SerializeToString(), transaction))
+        read: list[str] = []
+        get = LocalObjectStore.get
+
+        def recorded(self: LocalObjectStore, key: str) -> bytes:
+            read.append(key)
+            return get(self, key)
+
+        monkeypatch.setattr(LocalObjectStore, "get", recorded)
         view = history.build(catalog, ObjectId.of("t"), {"before": "5001"})
+        assert len([key for key in read if key.endswith(".manifest")]) <= 30
         content = TestClient(Page(catalog)).get("/t/t/history", params={"before": "5001"}).content
     assert [each.version for each in view.versions] == list(range(5000, 4975, -1))
     assert view.before == 4976

@@ -67,6 +67,11 @@ class Version:
     dataset: Any = attrs.field(repr=False)
 
     @property
+    def is_legacy(self) -> bool:
+        """Whether the engine cannot find rows of its files by their ids."""
+        return str(self.dataset.data_storage_version) in ("0.1", "legacy")
+
+    @property
     def blobs(self) -> frozenset[str]:
         """The columns of blobs."""
         return frozenset(field.name for field in self.dataset.schema if _is_blob(field))
@@ -87,14 +92,17 @@ def read_rows(
     """
     names, skipped = tuple(columns), min((page - 1) * PAGE, MOST)
     try:
-        if not condition:
-            found = _query(catalog, version, Query(names, limit=PAGE + 1, offset=skipped, row_ids=True))
-            rows = [row for batch in found for row in _rows(catalog, version, names, batch)]
+        whole = None
+        if condition:
+            scan = catalog.scan(version.table, version.number, branch=version.branch)
+            whole = scan.where(condition).query.condition
+        if whole is None or version.is_legacy:
+            query = Query(names, condition=whole, limit=PAGE + 1, offset=skipped, row_ids=True)
+            rows = [row for batch in _query(catalog, version, query) for row in _rows(catalog, version, names, batch)]
             return Rows(names, tuple(rows[:PAGE]), len(rows) <= PAGE)
         if page > MOST_FILTERED:
             raise InvalidInput(f"a filter shows its first {MOST_FILTERED * PAGE:,} rows; narrow the filter")
-        whole = catalog.scan(version.table, version.number, branch=version.branch).where(condition).query.condition
-        ids, stopped = _matching(catalog, version, str(whole), skipped + PAGE + 1, clock)
+        ids, stopped = _matching(catalog, version, whole, skipped + PAGE + 1, clock)
         shown = ids[skipped : skipped + PAGE]
         by_id: dict[int, Row] = {}
         if shown:
@@ -170,6 +178,8 @@ def _rows(catalog: Catalog, version: Version, names: Sequence[str], batch: Any) 
         else [cell_of(each) for each in batch.column(name)]
         for name in names
     ]
+    if version.is_legacy:  # the route of images finds rows by their ids
+        columns = [[Cell("text", each.text) if each.kind == "image" else each for each in cells] for cells in columns]
     return [Row(ids[at], tuple(cells[at] for cells in columns)) for at in range(len(ids))]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,7 +12,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.cells import size
 from lancekeep.entrypoints.page.parameters import version_of
-from lancekeep.entrypoints.page.request import PageRequest, parsed, slug
+from lancekeep.entrypoints.page.request import PageRequest, parsed
 from lancekeep.entrypoints.page.views.table import column_shown, pairs
 from lancekeep.ports.table_structure import Index
 
@@ -52,6 +52,8 @@ class CompareView:
         b: The slug of the second table.
         a_version: The version of the first table, as it was given.
         b_version: The version of the second table.
+        a_branch: The branch of the first table; "" for its main history.
+        b_branch: The branch of the second table.
         parts: The comparison.
     """
 
@@ -59,6 +61,8 @@ class CompareView:
     b: str
     a_version: str
     b_version: str
+    a_branch: str
+    b_branch: str
     parts: tuple[Part, ...] = ()
 
     @property
@@ -87,17 +91,18 @@ def build(catalog: Catalog, parameters: Mapping[str, str]) -> CompareView:
         TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: There is no such object.
         InvalidInput: A parameter is malformed.
     """
-    given = {name: parameters.get(name, "").strip() for name in ("a", "b", "a_version", "b_version")}
-    shown = CompareView(given["a"], given["b"], given["a_version"], given["b_version"])
-    if not (shown.a and shown.b):
+    names = ("a", "b", "a_version", "b_version", "a_branch", "b_branch")
+    a, b, a_version, b_version, a_branch, b_branch = (parameters.get(name, "").strip() for name in names)
+    shown = CompareView(a, b, a_version, b_version, a_branch, b_branch)
+    if not (a and b):
         return shown
-    a, b = (_side(catalog, parsed(given[name]), version_of(parameters, f"{name}_")) for name in "ab")
+    sides = [_side(catalog, parsed(name), version_of(parameters, prefix)) for name, prefix in ((a, "a_"), (b, "b_"))]
     parts = (
-        _part("Figures", a, b, lambda side: side.figures),
-        _part("Columns", a, b, lambda side: side.columns),
-        _part("Indexes", a, b, lambda side: side.indexes),
-        _part("Properties", a, b, lambda side: side.properties),
-        _part("Metadata of the schema", a, b, lambda side: side.metadata),
+        _part("Figures", *(side.figures for side in sides)),
+        _part("Columns", *(side.columns for side in sides)),
+        _part("Indexes", *(side.indexes for side in sides)),
+        _part("Properties", *(side.properties for side in sides)),
+        _part("Metadata of the schema", *(side.metadata for side in sides)),
     )
     return attrs.evolve(shown, parts=tuple(part for part in parts if part.lines))
 
@@ -138,8 +143,8 @@ def _column(field: Any) -> str:
     return shown.type + ("" if shown.is_nullable else ", not nullable") + (f" ({metadata})" if metadata else "")
 
 
-def _part(title: str, a: _Side, b: _Side, of: Callable[[_Side], Mapping[str, str]]) -> Part:
-    lines = _lines(of(a), of(b))
+def _part(title: str, a: Mapping[str, str], b: Mapping[str, str]) -> Part:
+    lines = _lines(a, b)
     if len(lines) > LISTED:
         lines = sorted(lines, key=lambda line: not line.differs)
     return Part(title, tuple(lines[:LISTED]), max(len(lines) - LISTED, 0))
@@ -152,7 +157,7 @@ def _lines(a: Mapping[str, str], b: Mapping[str, str]) -> Sequence[Line]:
 
 def compare(request: PageRequest) -> Response:
     """Answer with two tables side by side."""
-    return request.render("compare.html", view=build(request.catalog, request.query), slug=slug)
+    return request.render("compare.html", view=build(request.catalog, request.query))
 
 
 ROUTES = (("/compare", compare),)

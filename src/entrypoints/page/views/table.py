@@ -19,7 +19,7 @@ from lancekeep.entrypoints.page.cells import image_type
 from lancekeep.entrypoints.page.drawing import sparkline
 from lancekeep.entrypoints.page.formats import plural, text
 from lancekeep.entrypoints.page.parameters import MOST, version_of, whole_number
-from lancekeep.entrypoints.page.request import PageRequest
+from lancekeep.entrypoints.page.request import PageRequest, slug
 from lancekeep.entrypoints.page.rows import COLUMNS, Rows, Version, image, read_rows
 
 SCHEMA = 100
@@ -232,25 +232,23 @@ def _health(
     named = f"{place} {quote(str(table))}"
     rows, deleted, size = summary["total_rows"], summary["total_deletion_file_rows"], summary["total_files_size"]
     share = deleted / max(rows + deleted, 1)
-    is_small = small >= _SMALL
-    lacking = [each for each in indexes if each.unindexed_rows]
-    column = quote(lacking[0].columns[0]) if lacking and lacking[0].columns else ""
+    lacking = [each for each in indexes if each.unindexed_rows and each.columns]
     return (
         Check(
             "Fragments",
             f"{plural(summary['total_fragments'], 'fragment')}, {small:,} with fewer than {_TARGET_ROWS:,} rows",
-            f"lancekeep compact {named}" if is_small else "",
+            f"lancekeep compact {named}" if small >= _SMALL else "",
         ),
         Check(
             "Deleted rows",
             f"{plural(deleted, 'row')} ({share:.0%})",
-            f"lancekeep compact {named}" if share > _DELETED and not is_small else "",
+            f"lancekeep compact {named}" if share > _DELETED else "",
         ),
         Check(
             "Rows outside of indexes",
             ", ".join(f"{plural(each.unindexed_rows, 'row')} of {text(each.name, 60)}" for each in lacking[:3])
             or ("none" if indexes else "the table has no index"),
-            f"lancekeep index {named} {column} --kind {quote(lacking[0].kind)}" if column else "",
+            f"lancekeep index {named} {_options(lacking[0])}" if lacking else "",
         ),
         Check(
             "Versions",
@@ -261,13 +259,19 @@ def _health(
     )
 
 
+def _options(index: IndexShown) -> str:
+    """Return the options of ``lancekeep index`` that add rows to an index."""
+    kind = "LABEL_LIST" if index.kind == "LabelList" else index.kind.upper()
+    return f"{quote(index.columns[0])} --kind {quote(kind)} --name {quote(index.name)}"
+
+
 # -- routes ----------------------------------------------------------------------------------------------------------
 
 
 def table(request: PageRequest) -> Response:
     """Answer with the page of a table."""
     view = build(request.catalog, request.object_id, request.query)
-    return request.render("table.html", view=view, sparkline=sparkline, tab="")
+    return request.render("table.html", view=view, sparkline=sparkline, slug=slug, tab="")
 
 
 def picture(request: PageRequest) -> Response:
