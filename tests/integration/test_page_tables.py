@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import unescape
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import lance
 import pyarrow as pa
 import pytest
+from pictures import png
 from starlette.testclient import TestClient
 
 from lancekeep import Catalog, connect
@@ -35,16 +35,7 @@ MARKUP = "<script>alert(1)</script>"
 RIGHT_TO_LEFT = "a\u202egnp.exe"
 
 
-def chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-PNG = (
-    b"\x89PNG\r\n\x1a\n"
-    + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
-    + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0"))
-    + chunk(b"IEND", b"")
-)
+PNG = png(1, 1, b"\xff\0\0")
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 
 

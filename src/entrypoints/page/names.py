@@ -74,6 +74,7 @@ class NameIndex:
         self._clock = clock
         self._kept: OrderedDict[Principal | None, _Kept] = OrderedDict()
         self._lock = Lock()
+        self._reading = Lock()
 
     def names(self, principal: Principal | None, listing: Listing) -> Names:
         """Return the names that a principal sees.
@@ -94,7 +95,9 @@ class NameIndex:
                 self._kept.move_to_end(principal)
                 kept.is_refreshing = kept.is_refreshing or refreshes
         if kept is None or waits:
-            return self._read(principal, listing)
+            with self._reading:  # a search that follows while the names are read waits for them
+                now = self._kept.get(principal)
+                return self._read(principal, listing) if now is None or now is kept else now.names
         if refreshes:
             Thread(target=self._refresh, args=(principal, listing, kept), daemon=True).start()
         return kept.names

@@ -21,6 +21,8 @@
     const found = new DOMParser().parseFromString(await response.text(), "text/html");
     if (number === latest) content.replaceChildren(...found.body.childNodes);
   };
+  // The server reads the names of a large catalog before the first search.
+  input.addEventListener("focus", () => fetch("/search?part=results").catch(() => {}), { once: true });
   input.addEventListener("input", () => {
     clearTimeout(waiting);
     waiting = setTimeout(() => show(input.value).catch(() => {}), 80);

@@ -1,0 +1,108 @@
+"""Chromium for tests of the page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+
+WIDE, NARROW = 1280, 390
+"""The widths of a screen and of a phone."""
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_AXE = Axe()
+expect.set_options(timeout=60_000)  # on a busy machine, five seconds are not enough
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the Chromium of this machine without a window; skip the test if there is none."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        pytest.skip("Chromium is missing: install the package chromium of your distribution (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@attrs.define(slots=False)  # Playwright keeps its wrappers of methods as attributes
+class Visitor:
+    """A browser window at one site.
+
+    Attributes:
+        page: The window.
+        uri: The site.
+        elsewhere: The URLs of other hosts that a page asked for; such requests are stopped.
+        errors: What the console reports, such as a violation of the content security policy.
+    """
+
+    page: Page
+    uri: str
+    elsewhere: list[str] = attrs.field(factory=list)
+    errors: list[str] = attrs.field(factory=list)
+
+    def visit(self, address: str) -> None:
+        """Load a page, which must exist."""
+        answer = self.page.goto(self.uri + address)
+        assert answer is not None
+        assert answer.ok, f"{address}: {answer.status}"
+
+    def require_sound(self) -> None:
+        """Fail if the page is wider than the window, or inaccessible by axe-core.
+
+        In dark colours, only the contrast can differ.
+        """
+        too_wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert too_wide <= 0, f"{self.page.url} is {too_wide} pixels wider than the window"
+        schemes: list[tuple[Any, dict[str, Any]]] = [("light", {}), ("dark", {"runOnly": ["color-contrast"]})]
+        for scheme, options in schemes:
+            self.page.emulate_media(color_scheme=scheme)
+            found = _AXE.run(self.page, options={"resultTypes": ["violations"], **options})
+            assert found.violations_count == 0, f"{self.page.url} ({scheme}): {found.generate_report()}"
+
+    def _on_request(self, route: Route) -> None:
+        if route.request.url.startswith((self.uri, "data:")):
+            route.continue_()
+        else:
+            self.elsewhere.append(route.request.url)
+            route.abort()
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def listen(self) -> None:
+        """Watch requests and the console."""
+        self.page.context.route("**/*", self._on_request)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+
+@contextmanager
+def visiting(browser: Browser, uri: str, *, width: int = WIDE, **options: Any) -> Iterator[Visitor]:
+    """Open a window; at its end, fail on requests to other hosts and on errors in the console.
+
+    Args:
+        browser: The browser.
+        uri: The site.
+        width: The width of the window.
+        options: Other options of the context, such as ``java_script_enabled``.
+    """
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    try:
+        visitor = Visitor(context.new_page(), uri)
+        visitor.listen()
+        yield visitor
+        assert visitor.elsewhere == []
+        assert visitor.errors == []
+    finally:
+        context.close()
