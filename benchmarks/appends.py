@@ -36,23 +36,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-import boto3
 import lance
 import pyarrow as pa
 from results import record
+from s3 import bucket, s3_options, s3_server
 
 import lancekeep
 
 SPAWN = multiprocessing.get_context("spawn")
-MOTO = Path(__file__).resolve().parent.parent / "tests" / "moto_server.py"
 SCHEMA = pa.schema([("client", pa.int64()), ("number", pa.int64())])
-KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 Append = Callable[[pa.Table], Any]
 DELETED = -4
 """The client whose rows are deleted one after the other."""
@@ -121,37 +118,6 @@ async def _body(stream: asyncio.StreamReader, head: bytes) -> bytes:
             if len(part) == 2:
                 return b"".join(parts)
     return await stream.readexactly(int(fields.get(b"content-length", b"0")))
-
-
-@contextmanager
-def object_store() -> Iterator[str]:
-    with subprocess.Popen(
-        [sys.executable, str(MOTO), "127.0.0.1", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as moto:
-        try:
-            assert moto.stdout is not None
-            yield f"http://127.0.0.1:{moto.stdout.readline().strip()}"
-        finally:
-            moto.terminate()
-
-
-def options_of(endpoint: str) -> dict[str, str]:
-    return {
-        **KEYS,
-        "aws_region": "us-east-1",
-        "aws_endpoint": endpoint,
-        "allow_http": "true",
-        "aws_virtual_hosted_style_request": "false",
-    }
-
-
-def new_bucket(endpoint: str) -> str:
-    name = f"bucket-{uuid4().hex[:12]}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
-    )
-    client.create_bucket(Bucket=name)
-    return name
 
 
 # -- clients ----------------------------------------------------------------------------------------------------------
@@ -223,8 +189,8 @@ def report(name: str, clients: int, latencies: list[float], took: float, asked: 
 
 
 def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
-    options = options_of(proxy.url)
-    root = f"s3://{new_bucket(endpoint)}/lake"
+    options = s3_options(proxy.url)
+    root = f"s3://{bucket(endpoint)}/lake"
     catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
     catalog.create_namespace("ml")
     catalog.write("ml.t", rows_of(-1, 0, 1))
@@ -236,13 +202,13 @@ def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoin
     proxy.requests.clear()
     latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
     counted = Counter(proxy.requests)
-    fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
+    fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
     report(name, clients, latencies, took, counted, fragments)
 
 
 def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
-    options = options_of(proxy.url)
-    uri = f"s3://{new_bucket(endpoint)}/t.lance"
+    options = s3_options(proxy.url)
+    uri = f"s3://{bucket(endpoint)}/t.lance"
     lance.write_dataset(rows_of(-1, 0, 1), uri, storage_options=options)
 
     def append(table: pa.Table) -> Any:
@@ -251,7 +217,7 @@ def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
     proxy.requests.clear()
     latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
     counted = Counter(proxy.requests)
-    fragments = check(uri, options_of(endpoint), acknowledged, args.rows)
+    fragments = check(uri, s3_options(endpoint), acknowledged, args.rows)
     report("pylance", clients, latencies, took, counted, fragments)
 
 
@@ -337,8 +303,8 @@ def insertion(table: pa.Table, keyed: bool) -> bytes:
 
 
 def through_server(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
-    options = options_of(proxy.url)
-    root = f"s3://{new_bucket(endpoint)}/lake"
+    options = s3_options(proxy.url)
+    root = f"s3://{bucket(endpoint)}/lake"
     catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
     catalog.create_namespace("ml")
     catalog.write("ml.t", rows_of(-1, 0, 1))
@@ -362,7 +328,7 @@ def through_server(name: str, store: str | None, clients: int, proxy: Proxy, end
         if also is not None:
             others, rest, seconds = also.result()
             acknowledged += rest
-    fragments = check(catalog.open("ml.t").uri, options_of(endpoint), acknowledged, args.rows)
+    fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
     kind = "server, keys" if args.keyed else "server"
     report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
     if also is not None:
@@ -442,7 +408,7 @@ def main() -> None:
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with ExitStack() as stack:
-        endpoint = stack.enter_context(object_store())
+        endpoint = stack.enter_context(s3_server())
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         proxy = Proxy(endpoint, args.latency / 1000)
         for writers in args.native:

@@ -17,11 +17,10 @@ import os
 import random
 import shutil
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -31,6 +30,7 @@ import lance_namespace as api
 import pyarrow as pa
 from lance.namespace import DirectoryNamespace as NativeNamespace
 from results import record
+from s3 import bucket, s3_options, s3_server
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
@@ -249,15 +249,6 @@ def report(place: str, name: str, theirs: float | None, mine: float, *, rate: bo
     print(f"  {name:34} {theirs:12.3f} {mine:12.3f} {times:10.1f}x", flush=True)
 
 
-@contextmanager
-def s3_server() -> Iterator[str]:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from servers import moto_process
-
-    with moto_process() as endpoint:
-        yield endpoint
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
@@ -276,8 +267,6 @@ def main() -> None:
             report(f"{tables:,} tables, local files", "declare, with every fsync", None, seconds * 1e3)
     if arguments.s3_tables:
         with s3_server() as endpoint:
-            from deployments import bucket, s3_options
-
             for tables in arguments.s3_tables:
                 storage = {f"storage.{key}": value for key, value in s3_options(endpoint).items()}
                 properties = {"dir_listing_enabled": "false", **storage}

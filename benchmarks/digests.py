@@ -22,8 +22,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
-from appends import new_bucket, object_store, options_of
 from results import record
+from s3 import bucket, s3_options, s3_server
 
 import lancekeep
 
@@ -34,8 +34,8 @@ TABLES = {"without": "false", "with": "true"}
 @contextmanager
 def opened(store: str) -> Iterator[lancekeep.Catalog]:
     if store == "s3":
-        with object_store() as endpoint:
-            root, options = f"s3://{new_bucket(endpoint)}/lake", options_of(endpoint)
+        with s3_server() as endpoint:
+            root, options = f"s3://{bucket(endpoint)}/lake", s3_options(endpoint)
             with lancekeep.connect(root, commit_store="conditional-put://", storage_options=options) as catalog:
                 yield catalog
         return

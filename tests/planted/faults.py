@@ -8,41 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
-import attrs
+from planted.fault import Fault, nothing
 
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.rows.digests import Digests
 from lancekeep.domain.digests import FileDigest
 from lancekeep.format.tiering import data_files
-
-
-@attrs.frozen
-class Fault:
-    """A protection that is off, and the test that fails without it.
-
-    Attributes:
-        test: The id of the test.
-        patches: Attributes by their dotted names, and their replacements.
-    """
-
-    test: str
-    patches: Mapping[str, Any]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for name, replacement in self.patches.items():
-                stack.enter_context(patch(name, replacement))
-            yield
-
-
-def _nothing(*_: Any, **__: Any) -> tuple[()]:
-    return ()
 
 
 def _never(*_: Any, **__: Any) -> bool:
@@ -82,18 +56,18 @@ _COMPACTIONS = "lancekeep.application.rows.compactions"
 _REBASE = "lancekeep.application.commits.rebase"
 _RULES = "lancekeep.domain.partition_rules"
 
-FAULTS: Mapping[str, Fault] = {
+FAULTS: Mapping[str, Fault[str]] = {
     "a rewrite may name a fragment twice": Fault(
         f"{_TESTS}judge.py::test_compaction_that_is_committed_twice_in_one_call_is_refused",
-        {f"{_JUDGE}._of_rewrite": _nothing},
+        {f"{_JUDGE}._of_rewrite": nothing},
     ),
     "deletions of a new version are not judged": Fault(
         f"{_TESTS}judge.py::test_delete_with_a_wrong_deletion_file_is_refused[None-expected 2 deleted rows, found 1]",
-        {f"{_JUDGE}.problems": _nothing},
+        {f"{_JUDGE}.problems": nothing},
     ),
     "versions are not compared with their witnesses": Fault(
         f"{_TESTS}random_flips.py::test_harmful_damage_of_metadata_is_found",
-        {"lancekeep.application.upkeep.examination.contradictions": _nothing},
+        {"lancekeep.application.upkeep.examination.contradictions": nothing},
     ),
     "files of another catalog in a shared base are removed": Fault(
         f"{_TESTS}identity.py::test_catalogs_with_equal_roots_keep_each_others_files[v2]",
@@ -105,7 +79,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a copied catalog may move files": Fault(
         f"{_TESTS}identity.py::test_copy_of_a_catalog_leaves_the_files_to_the_original[v2]",
-        {"lancekeep.domain.identity.Identity.require_at": _nothing},
+        {"lancekeep.domain.identity.Identity.require_at": nothing},
     ),
     "detached versions read nothing": Fault(
         f"{_TESTS}detached_readers.py::test_source_of_a_detached_version_of_a_clone_stays[conditional-put]",
@@ -138,14 +112,14 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a refused compaction keeps its files": Fault(
         f"{_TESTS}compaction.py::test_a_refused_compaction_leaves_no_files",
-        {f"{_COMPACTIONS}.Compactions.discard": _nothing},
+        {f"{_COMPACTIONS}.Compactions.discard": nothing},
     ),
     "a keyed append commits without its claim": Fault(
         f"{_TESTS}keyed_appends.py::test_a_repeated_request_overtakes_the_first_before_its_commit[conditional-put]",
         {"lancekeep.application.rows.waiting_appends.Append._claim": _always},
     ),
     "a clean-up removes a version that a tag names since it began": Fault(
-        f"{_TESTS}cleanup.py::test_version_of_a_concurrently_created_tag_is_kept", {f"{_CLEANUP}._recheck": _nothing}
+        f"{_TESTS}cleanup.py::test_version_of_a_concurrently_created_tag_is_kept", {f"{_CLEANUP}._recheck": nothing}
     ),
     "a clean-up removes a staged manifest that is reserved": Fault(
         f"{_TESTS}cleanup.py::test_concurrently_reserved_staged_manifest_is_kept", {f"{_CLEANUP}._is_claimed": _never}
@@ -155,7 +129,7 @@ FAULTS: Mapping[str, Fault] = {
         {"lancekeep.application.rows.cloning.Cloning._is_present": _always},
     ),
     "a directory of another catalog is claimed": Fault(
-        f"{_TESTS}identity.py::test_only_one_of_two_originals_owns_the_files", {f"{_BASES}.claim": _nothing}
+        f"{_TESTS}identity.py::test_only_one_of_two_originals_owns_the_files", {f"{_BASES}.claim": nothing}
     ),
     "appends follow an overwrite with the columns of before": Fault(
         f"{_TESTS}appends.py::test_appends_after_an_overwrite_by_another_process_follow_it[conditional-put]",
@@ -174,6 +148,6 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "emptied index segments are not filled again": Fault(
         f"{_TESTS}replaced_values.py::test_index_is_full_again_after_a_change[BTREE]",
-        {"lancekeep.application.commits.replaced_values.WatchedChange.settle": _nothing},
+        {"lancekeep.application.commits.replaced_values.WatchedChange.settle": nothing},
     ),
 }

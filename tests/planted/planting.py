@@ -13,7 +13,7 @@ _MISFITS = (TypeError, AttributeError, NameError, ImportError)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    [(name, fault)] = ((name, fault) for name, fault in FAULTS.items() if fault.test == pyfuncitem.nodeid)
+    [(name, fault)] = ((name, fault) for name, fault in FAULTS.items() if fault.found_by == pyfuncitem.nodeid)
     try:
         with fault.planted():
             yield

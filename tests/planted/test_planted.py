@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_deliberate_faults_are_found(tmp_path: Path) -> None:
     """One process runs the tests, each with its fault."""
-    tests = [fault.test for fault in FAULTS.values()]
+    tests = [fault.found_by for fault in FAULTS.values()]
     command = [
         sys.executable,
         "-m",

@@ -6,39 +6,14 @@ handle of each in the pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from typing import Any
-from unittest.mock import patch
 
-import attrs
+from planted.fault import Fault, nothing
 from readers.walk import Walk
 
 from lancekeep.application.rows.appends import Appends
 from lancekeep.domain.dataset_files import TRANSACTIONS
-
-
-@attrs.frozen
-class Fault:
-    """A protection that is off, and a walk that fails without it.
-
-    Attributes:
-        patches: Attributes by their dotted names, and their replacements.
-    """
-
-    walk: Walk
-    patches: Mapping[str, Any]
-
-    @contextmanager
-    def reintroduced(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for name, replacement in self.patches.items():
-                stack.enter_context(patch(name, replacement))
-            yield
-
-
-def _nothing(*_: Any, **__: Any) -> tuple[()]:
-    return ()
 
 
 def _by_position(stored: Any, written: Any) -> Any:
@@ -60,14 +35,14 @@ _ADOPTION = "lancekeep.application.commits.adoption.Adoption"
 _CLONES = "lancekeep.application.entries.clones.Clones"
 _CLONE_IN_ROOT, _CLONE_BELOW = "clone(at=0, into=0, place=0, version=0)", "clone(at=0, into=0, place=1, version=0)"
 
-FAULTS: Mapping[str, Fault] = {
+FAULTS: Mapping[str, Fault[Walk]] = {
     "commits need not descend from the version they follow": Fault(
         Walk(
             "v1",
             "sqlite",
             ("recreate(at=0, value=0, native=False)", "change_by_handle(at=0, change='append', value=0)"),
         ),
-        {"lancekeep.application.commits.lineage.Lineage._compare": _nothing},
+        {"lancekeep.application.commits.lineage.Lineage._compare": nothing},
     ),
     "an old plan is not asked which version it has read": Fault(
         Walk(
@@ -75,7 +50,7 @@ FAULTS: Mapping[str, Fault] = {
             "file",
             ("plan_write(at=0, mode='append', value=0)", "recreate(at=0, value=0, native=False)", "finish(at=0)"),
         ),
-        {"lancekeep.application.commits.lineage.Lineage._compare": _nothing},
+        {"lancekeep.application.commits.lineage.Lineage._compare": nothing},
     ),
     "readers do not see versions beyond the last row": Fault(
         Walk("v2", "sqlite", ("write_past_the_store(at=0, value=0, branch=0)",)),
@@ -87,11 +62,11 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "drop does not look for clones": Fault(
         Walk("v2", "sqlite", (_CLONE_IN_ROOT, "drop(at=0)")),
-        {f"{_CLONES}.recorded_readers": _nothing},
+        {f"{_CLONES}.recorded_readers": nothing},
     ),
     "purge does not look for clones": Fault(
         Walk("v2", "sqlite", (_CLONE_IN_ROOT, "drop_kept(at=0)", "purge(at=0)")),
-        {f"{_CLONES}.recorded_readers": _nothing},
+        {f"{_CLONES}.recorded_readers": nothing},
     ),
     "clean-up does not look for dropped clones": Fault(
         Walk(
@@ -104,11 +79,11 @@ FAULTS: Mapping[str, Fault] = {
                 "upkeep(what='cleanup', at=0, flag=False)",
             ),
         ),
-        {f"{_CLONES}.unowned_datasets": _nothing},
+        {f"{_CLONES}.unowned_datasets": nothing},
     ),
     "rename does not look for clones": Fault(
         Walk("compatible", "file", (_CLONE_IN_ROOT, "rename(at=0, into=1)")),
-        {f"{_CLONES}.recorded_readers": _nothing},
+        {f"{_CLONES}.recorded_readers": nothing},
     ),
     "clean-up does not look for deregistered clones below other directories": Fault(
         Walk(
@@ -121,11 +96,11 @@ FAULTS: Mapping[str, Fault] = {
                 "upkeep(what='cleanup', at=0, flag=False)",
             ),
         ),
-        {f"{_CLONES}.unowned_datasets": _nothing},
+        {f"{_CLONES}.unowned_datasets": nothing},
     ),
     "repair removes what a clone reads": Fault(
         Walk("v2", "none", (_CLONE_IN_ROOT, "deregister(at=0)", "upkeep(what='repair', at=1, flag=True)")),
-        {f"{_CLONES}.protected": lambda *_: {}, f"{_CLONES}.recorded_readers": _nothing},
+        {f"{_CLONES}.protected": lambda *_: {}, f"{_CLONES}.recorded_readers": nothing},
     ),
     "repair removes foreign files": Fault(
         Walk(
@@ -134,8 +109,8 @@ FAULTS: Mapping[str, Fault] = {
             ("upkeep(what='put_foreign_file', at=2, flag=False)", "upkeep(what='repair', at=0, flag=False)"),
         ),
         {
-            "lancekeep.application.upkeep.fsck.foreign_files": _nothing,
-            "lancekeep.application.entries.places.foreign_files": _nothing,
+            "lancekeep.application.upkeep.fsck.foreign_files": nothing,
+            "lancekeep.application.entries.places.foreign_files": nothing,
             "lancekeep.application.upkeep.fsck.is_mark": lambda name: True,
         },
     ),
@@ -153,7 +128,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a managed table takes LSM writes": Fault(
         Walk("v2", "sqlite", ("refuse_lsm_writes(at=0)",)),
-        {"lancekeep.application.entries.mem_wal.MemWal.require_permitted": _nothing},
+        {"lancekeep.application.entries.mem_wal.MemWal.require_permitted": nothing},
     ),
     "a catalog compacts a clone that has an index of its source": Fault(
         Walk(
@@ -166,11 +141,11 @@ FAULTS: Mapping[str, Fault] = {
                 "compact(at=2, branch=0)",
             ),
         ),
-        {"lancekeep.application.rows.table_transactions.TableTransactions.require_own_indexes": _nothing},
+        {"lancekeep.application.rows.table_transactions.TableTransactions.require_own_indexes": nothing},
     ),
     "transaction files of built versions are left out": Fault(
         Walk("v2", "sqlite", ("clone_by_name(at=0, into=0, version=0, deep=True)",)),
-        {"lancekeep.application.commits.table_commits.TableCommits.record_transaction": _nothing},
+        {"lancekeep.application.commits.table_commits.TableCommits.record_transaction": nothing},
     ),
     "transaction files of appends are left out": Fault(
         Walk("v1", "none", ("write(at=0, mode='append', value=0)",)),

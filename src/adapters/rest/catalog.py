@@ -26,7 +26,7 @@ from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
-from lancekeep.application.rows.writes import after_checks, until_committed
+from lancekeep.application.rows.writes import after_checks, mode_of, until_committed
 from lancekeep.application.services import Services
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
@@ -123,7 +123,7 @@ class RestWrites:
         self._options = options
 
     def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
-        plan_mode = _mode(mode)
+        plan_mode = mode_of(mode)
         reader = self._engines(object_id, {}).reader(data)
         declared = self._declares_for(object_id, plan_mode, properties)
         engine, found = self._opened(object_id)
@@ -133,7 +133,7 @@ class RestWrites:
             return self._taking_back(object_id, declared, lambda: engine.write(object_id, rows, engine_mode))
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
-        write_mode = _mode(mode)
+        write_mode = mode_of(mode)
         declared = self._declares_for(object_id, write_mode, properties)
         latest = self._entries.latest(object_id)
         if latest is None and write_mode is WriteMode.APPEND:
@@ -376,10 +376,3 @@ class RestWrites:
             if isinstance(outcome, Committed):
                 return outcome
             raise
-
-
-def _mode(mode: str) -> WriteMode:
-    try:
-        return WriteMode(mode)
-    except ValueError:
-        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None

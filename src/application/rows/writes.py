@@ -91,7 +91,7 @@ class Writes:
 
     def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
         self._versions.lines.require_whole()
-        write_mode = _mode(mode)
+        write_mode = mode_of(mode)
         reader = self._engine.reader(data)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
@@ -139,7 +139,7 @@ class Writes:
         return committed
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
-        write_mode = _mode(mode)
+        write_mode = mode_of(mode)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
         if write_mode is WriteMode.OVERWRITE:
@@ -519,7 +519,8 @@ def _is_stream(data: Any) -> bool:
     return hasattr(data, "read_next_batch")
 
 
-def _mode(mode: str) -> WriteMode:
+def mode_of(mode: str) -> WriteMode:
+    """Return the mode of a write by its name. Raises `InvalidInput`."""
     try:
         return WriteMode(mode)
     except ValueError:

@@ -148,7 +148,7 @@ class Relocation:
         created after it.
         """
         created = []
-        for key in sorted(infos, key=_version):
+        for key in sorted(infos, key=version_at):
             with suppress(ObjectNotFound):  # dropped in between; a version that replaces it must be copied, too
                 self._create(key)
                 created.append(key)
@@ -203,7 +203,8 @@ class Relocation:
         )
 
 
-def _version(key: str) -> int:
+def version_at(key: str) -> int:
+    """Return the version of the manifest at a key."""
     name = ManifestName.parse(key.rpartition("/")[2])
     assert name is not None  # it would not count as a version
     return name.version

@@ -27,6 +27,7 @@ from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.rows.digests import Digests
 from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.application.upkeep.file_checks import FileChecks, Version
+from lancekeep.application.upkeep.relocation import version_at
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Conflict
 from lancekeep.domain.dataset_files import REFERENCES, Place
@@ -463,7 +464,7 @@ class TableRelocation:
         found = []
         for history in self._ledger.commits.histories(root):
             names = (info.key for info in self._places.objects.list(history.versions_key))
-            finals = [(_version(key), key) for key in names if _is_version(key.removeprefix(f"{root.key}/"))]
+            finals = [(version_at(key), key) for key in names if _is_version(key.removeprefix(f"{root.key}/"))]
             if not finals:
                 continue
             _, key = max(finals)
@@ -514,12 +515,6 @@ def _manifest_name(path: str) -> ManifestName | None:
 def _is_detached(path: str) -> bool:
     place = Place.of(path)
     return place is not None and place.directory == VERSIONS and is_detached_name(place.rest)
-
-
-def _version(key: str) -> int:
-    name = ManifestName.parse(key.rpartition("/")[2])
-    assert name is not None  # it would not count as a version
-    return name.version
 
 
 def _is_copied(path: str) -> bool:
