@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog
     from lancekeep.application.certification import Certificate, Check, Result
+    from lancekeep.application.commits.commit_rows import CommitRow, CommitRows, StagedCommit
     from lancekeep.application.entries.dropped import DroppedTable
     from lancekeep.application.entries.tables import Description
     from lancekeep.application.entries.tags import Tags
@@ -115,6 +116,8 @@ __all__ = [
     "ColumnChange",
     "ColumnNotFound",
     "CommitRefused",
+    "CommitRow",
+    "CommitRows",
     "CommitStoreMismatch",
     "CommitToken",
     "CommitUnknown",
@@ -182,6 +185,7 @@ __all__ = [
     "SchemaMismatch",
     "Snapshot",
     "SourceVersion",
+    "StagedCommit",
     "StoreUnavailable",
     "Table",
     "TableAlreadyExists",
@@ -234,6 +238,7 @@ _HOMES = {
     "lancekeep.application.upkeep.tiering": "TieringReport",
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
+    "lancekeep.application.commits.commit_rows": "CommitRow CommitRows StagedCommit",
     "lancekeep.application.partitions.namespace": "PartitionedNamespace Partitions",
     "lancekeep.application.partitions.scan": "Scan",
     "lancekeep.application.partitions.writing": "PartitionWritePlan WrittenPartition",

@@ -16,7 +16,7 @@ from lancekeep.application.services import DEPRECATED, Services, deprecated_part
 from lancekeep.application.upkeep.directory import Directory, NoDirectory
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
-from lancekeep.domain.errors import NamespaceNotFound
+from lancekeep.domain.errors import InvalidInput, NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
@@ -26,6 +26,7 @@ from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
+    from lancekeep.application.commits.commit_rows import CommitRows
     from lancekeep.application.rows.differences import Difference, Reference
     from lancekeep.application.rows.table_scan import TableScan
     from lancekeep.domain.operations import Transaction as TableTransaction
@@ -629,6 +630,32 @@ class Catalog:
         own = self._local("inspect")
         inspection = Inspection(own.ledger, own.places, own.tables, own.tags, own.mem_wal)
         return inspection.inspect(identifier, version, file, fragment, most_fragments)
+
+    def commit_rows(
+        self, identifier: Identifier, limit: int = 50, *, before: int | None = None, branch: str | None = None
+    ) -> CommitRows:
+        """Return rows of the commit store for a table, and its staged manifests.
+
+        Newest first. Completes and adopts no commit, so it also shows commits whose writer has stopped.
+
+        Args:
+            identifier: The table.
+            limit: The most rows.
+            before: Only rows of versions before this one, for the next page.
+            branch: A branch; by default the main history.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            InvalidInput: The limit is less than 1, or no branch can have such a name.
+            Damaged: A row names a file of another table.
+        """
+        from lancekeep.application.commits.commit_rows import commit_rows  # as in `inspect`
+
+        if limit < 1:
+            raise InvalidInput(f"the limit is {limit}; give a positive number")
+        own = self._local("commit_rows")
+        root = own.places.dataset_root(own.tables.find(ObjectId.of(identifier))).branch(branch)
+        return commit_rows(own.commits, root, before, limit)
 
     def transaction(self) -> Transaction:
         """Return a transaction, which commits writes to several tables atomically.

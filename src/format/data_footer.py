@@ -69,31 +69,65 @@ class DataFileFooter:
     global_buffers: tuple[tuple[int, int], ...]
 
 
-def read_footer(content: bytes, name: str) -> DataFileFooter:
-    """Decode the footer of a data file.
+@attrs.frozen
+class TooShort:
+    """The last bytes of a file do not suffice.
+
+    Attributes:
+        needed: how many of the last bytes suffice, or are needed at least.
+    """
+
+    needed: int
+
+
+class _BeforeTail(Exception):
+    """A part of the footer begins before the last bytes that are known."""
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+
+
+@attrs.frozen
+class _Tail:
+    """The last bytes of a file."""
+
+    content: memoryview
+    size: int
+
+    def read(self, position: int, length: int) -> memoryview:
+        """Return bytes of the file.
+
+        Raises:
+            ValueError: They exceed the file.
+        """
+        self.check(position, length)
+        begin = position - self.size + len(self.content)
+        if begin < 0:
+            raise _BeforeTail(self.size - position)
+        return self.content[begin : begin + length]
+
+    def check(self, position: int, length: int) -> None:
+        if position + length > self.size:
+            raise ValueError(f"{length} bytes at {position} exceed the file of {self.size}")
+
+
+def read_footer(tail: bytes, size: int, name: str) -> DataFileFooter | TooShort:
+    """Decode the footer of a data file from its last bytes.
 
     Args:
-        content: the bytes of the file.
+        tail: the last bytes of the file.
+        size: the size of the file.
         name: the file, for messages.
 
     Raises:
         Damaged: the file has no footer of this format. The message gives the position of the damage.
     """
     try:
-        return _footer(content)
+        return _footer(_Tail(memoryview(tail), size))
+    except _BeforeTail as before:
+        return TooShort(before.needed)
     except ValueError as error:
         raise Damaged(f"{name} is not a data file of format 2: {error}") from error
-
-
-@attrs.frozen
-class TooShort:
-    """The last bytes of a file do not suffice.
-
-    Attributes:
-        needed: how many of the last bytes suffice.
-    """
-
-    needed: int
 
 
 @attrs.frozen
@@ -148,56 +182,58 @@ def _summary(tail: bytes, size: int) -> DataFileSummary | TooShort:
         raise ValueError(f"{length} bytes at {position} exceed the file of {size}")
     if position < begin:
         return TooShort(size - position)
-    descriptor = _message("FileDescriptor", tail, position - begin, length)
+    descriptor = _parsed("FileDescriptor", memoryview(tail)[position - begin :][:length], position - begin)
     fields = tuple(decoded(SchemaField, parse(Field, field)) for field in descriptor.schema.fields)
     return DataFileSummary((major, minor), descriptor.length, fields, columns)
 
 
-def _footer(content: bytes) -> DataFileFooter:
-    if len(content) < _FOOTER.size or content[-len(MAGIC) :] != MAGIC:
-        raise ValueError(f"its {len(content)} bytes do not end in a footer with {MAGIC.decode()!r}")
-    end = len(content) - _FOOTER.size
-    _, columns_at, buffers_at, buffers, columns, major, minor, _ = _FOOTER.unpack_from(content, end)
-    global_buffers = _table(content, buffers_at, buffers)
+def _footer(tail: _Tail) -> DataFileFooter:
+    end = tail.size - _FOOTER.size
+    if end < 0:
+        raise ValueError(f"its {tail.size} bytes do not end in a footer with {MAGIC.decode()!r}")
+    footer = tail.read(end, _FOOTER.size)
+    if footer[-len(MAGIC) :] != MAGIC:
+        raise ValueError(f"its {tail.size} bytes do not end in a footer with {MAGIC.decode()!r}")
+    _, columns_at, buffers_at, buffers, columns, major, minor, _ = _FOOTER.unpack(footer)
+    global_buffers = _table(tail, buffers_at, buffers)
     if not global_buffers:
         raise ValueError(f"the footer at {end} names no global buffer with the schema")
-    descriptor = _message("FileDescriptor", content, *global_buffers[0])
+    descriptor = _part("FileDescriptor", tail, *global_buffers[0])
     fields = tuple(decoded(SchemaField, parse(Field, field)) for field in descriptor.schema.fields)
     pages = tuple(
-        tuple(_page(page, content) for page in _message("ColumnMetadata", content, position, size).pages)
-        for position, size in _table(content, columns_at, columns)
+        tuple(_page(page, tail) for page in _part("ColumnMetadata", tail, position, size).pages)
+        for position, size in _table(tail, columns_at, columns)
     )
-    return DataFileFooter(f"{major}.{minor}", len(content), descriptor.length, fields, pages, global_buffers)
+    return DataFileFooter(f"{major}.{minor}", tail.size, descriptor.length, fields, pages, global_buffers)
 
 
-def _table(content: bytes, position: int, count: int) -> tuple[tuple[int, int], ...]:
+def _table(tail: _Tail, position: int, count: int) -> tuple[tuple[int, int], ...]:
     """Return a table of positions and sizes, all of which are inside the file."""
     size = count * _RANGE.size
-    if position + size > len(content):
-        raise ValueError(f"a table of {count} entries at {position} exceeds the file of {len(content)} bytes")
-    found = tuple(_RANGE.iter_unpack(content[position : position + size]))
+    if position + size > tail.size:
+        raise ValueError(f"a table of {count} entries at {position} exceeds the file of {tail.size} bytes")
+    found = tuple(_RANGE.iter_unpack(tail.read(position, size)))
     for start, length in found:
-        _check(content, start, length)
+        tail.check(start, length)
     return found
 
 
-def _check(content: bytes, position: int, size: int) -> None:
-    if position + size > len(content):
-        raise ValueError(f"{size} bytes at {position} exceed the file of {len(content)}")
+def _part(kind: str, tail: _Tail, position: int, size: int) -> Any:
+    return _parsed(kind, tail.read(position, size), position)
 
 
-def _message(kind: str, content: bytes, position: int, size: int) -> Any:
+def _parsed(kind: str, content: memoryview, position: int) -> Any:
     try:
-        return parse(_CLASSES[kind], memoryview(content)[position : position + size])
+        return parse(_CLASSES[kind], content)
     except ValueError as error:
-        raise ValueError(f"the message of {size} bytes at {position}: {error}") from error
+        raise ValueError(f"the message of {len(content)} bytes at {position}: {error}") from error
 
 
-def _page(page: Any, content: bytes) -> Page:
+def _page(page: Any, tail: _Tail) -> Page:
     if len(page.buffer_offsets) != len(page.buffer_sizes):
         raise ValueError(f"a page has {len(page.buffer_offsets)} buffers and {len(page.buffer_sizes)} sizes")
     buffers = tuple(zip(page.buffer_offsets, page.buffer_sizes, strict=True))
     for position, size in buffers:
-        _check(content, position, size)
+        tail.check(position, size)
     encoding = parse(_CLASSES["Any"], page.encoding.direct.encoding).type_url
     return Page(page.length, buffers, encoding.rpartition("/")[2])

@@ -13,7 +13,7 @@ from lancekeep.domain.errors import Damaged
 from lancekeep.domain.features import feature_names
 from lancekeep.domain.manifest import DeletionFile, Fragment, IndexMetadata, Manifest, SchemaField
 from lancekeep.domain.operations import Transaction
-from lancekeep.format.data_footer import read_footer
+from lancekeep.format.data_footer import TooShort, read_footer
 from lancekeep.format.deletions import decode_bitmap, read
 from lancekeep.format.manifest import parse_message
 from lancekeep.format.messages import DataFragment, ManifestOutline, parse
@@ -76,12 +76,14 @@ def describe_transaction(content: bytes, name: str, most: int) -> dict[str, Any]
     return {"kind": "transaction", "file": name, "size": len(content), **_transaction(transaction, most)}
 
 
-def describe_data_file(content: bytes, name: str) -> dict[str, Any]:
-    """Describe the footer of a data file.
+def describe_data_file(tail: bytes, size: int, name: str) -> dict[str, Any] | TooShort:
+    """Describe the footer of a data file; takes the arguments of `read_footer`.
 
     Raises `Damaged` if it has none.
     """
-    footer = read_footer(content, name)
+    footer = read_footer(tail, size, name)
+    if isinstance(footer, TooShort):
+        return footer
     columns = [
         {
             "pages": len(pages),

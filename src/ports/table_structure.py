@@ -57,6 +57,7 @@ class Index:
         type_url: the type of its details.
         indexed_rows: the number of rows that it covers.
         unindexed_rows: the number of other rows.
+        fragments: the number of fragments that it covers.
         size: its bytes; None if they were not recorded.
         segments: the number of its segments.
         created: when its first segment was created; None if it was not recorded.
@@ -71,6 +72,7 @@ class Index:
     type_url: str
     indexed_rows: int
     unindexed_rows: int
+    fragments: int
     size: int | None
     segments: int
     created: datetime | None

@@ -168,7 +168,7 @@ JOBS: Mapping[str, str] = {
 READING: Mapping[str, frozenset[str]] = {
     "catalog": frozenset(
         {
-            *("clones_of", "diff", "describe_namespace", "describe_table"),
+            *("clones_of", "commit_rows", "diff", "describe_namespace", "describe_table"),
             *("find_table", "inspect", "list_all_tables", "list_dropped", "list_namespaces"),
             *("list_tables", "namespace_exists", "scan", "root_uri"),
             *("snapshot", "storage_options", "table_exists"),
@@ -180,7 +180,7 @@ READING: Mapping[str, frozenset[str]] = {
     "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),
     "upkeep": frozenset({"identity"}),
-    "versions": frozenset({"at", "describe", "history"}),
+    "versions": frozenset({"at", "describe", "history", "manifest"}),
     "views": frozenset({"definition"}),
     "functions": frozenset({"certify", "connect", "lost_rows", "verify"}),
     "jobs": frozenset({"changes_in", "columns_of", "require_sources", "session", "ship", "verify"}),

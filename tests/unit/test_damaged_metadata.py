@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import zipfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 
 from lancekeep.domain.errors import Damaged, Unsupported
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType, Fragment
-from lancekeep.format.data_footer import read_footer
+from lancekeep.format.data_footer import DataFileFooter, TooShort, read_footer
 from lancekeep.format.deletions import decode_bitmap, read
 from lancekeep.format.file_references import file_references
 from lancekeep.format.json_files import parse_reference
@@ -113,11 +112,25 @@ def test_damaged_data_file_is_named_with_a_position(tmp_path: Path) -> None:
     columns: dict[str, Any] = {"a": range(3), "s": [{"x": [1]}, None, {"x": []}]}
     lance.write_dataset(pa.table(columns), str(tmp_path / "t"))
     content = next((tmp_path / "t" / "data").iterdir()).read_bytes()
-    footer = read_footer(content, NAME)
+    footer = read_footer(content, len(content), NAME)
+    assert isinstance(footer, DataFileFooter)
     assert ([field.name for field in footer.fields], footer.rows) == (["a", "s", "x", "item"], 3)
-    messages = [message for each in damaged(content) if (message := refusal(partial(read_footer, name=NAME), each))]
+    assert read_from_tail(content) == footer
+    read_it: Any = lambda each: read_footer(each, len(each), NAME)  # noqa: E731 - as the readers above
+    messages = [message for each in damaged(content) if (message := refusal(read_it, each))]
     assert all(NAME in message for message in messages)
     assert len(messages) > 20
+
+
+def read_from_tail(content: bytes) -> object:
+    """Decode a footer by ever more of the last bytes of a file."""
+    found, length = read_footer(b"", len(content), NAME), 0
+    while isinstance(found, TooShort):
+        assert found.needed > length
+        length = found.needed
+        found = read_footer(content[-length:], len(content), NAME)
+    assert length < len(content)
+    return found
 
 
 def test_every_kind_of_file_is_damaged() -> None:

@@ -126,7 +126,8 @@ class LanceStructure:
         rows = dataset.count_rows()
         paths = dict(_paths(dataset.lance_schema.fields()))
         found = [each for each in dataset.describe_indices() if not is_system_index(each.name)]
-        return [_described(each, rows, paths) for each in sorted(found, key=lambda each: str(each.name))]
+        live = frozenset(dataset.fragment_ids())
+        return [_described(each, rows, live, paths) for each in sorted(found, key=lambda each: str(each.name))]
 
     def index_statistics(self, dataset: Any, name: str) -> IndexStatistics:
         _require_index(dataset, name)
@@ -295,7 +296,7 @@ def _native(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {_NAMES.get(name, name): value for name, value in parameters.items()}
 
 
-def _described(found: Any, rows: int, paths: Mapping[int, str]) -> Index:
+def _described(found: Any, rows: int, live: frozenset[int], paths: Mapping[int, str]) -> Index:
     first = min(found.segments, key=lambda segment: str(segment.uuid))
     created = min((segment.created_at for segment in found.segments if segment.created_at), default=None)
     return Index(
@@ -306,6 +307,7 @@ def _described(found: Any, rows: int, paths: Mapping[int, str]) -> Index:
         type_url=found.type_url,
         indexed_rows=found.num_rows_indexed,
         unindexed_rows=max(0, rows - found.num_rows_indexed),
+        fragments=len(live & {fragment for segment in found.segments for fragment in segment.fragment_ids}),
         size=found.total_size_bytes,
         segments=len(found.segments),
         created=created if created is None or created.tzinfo else created.replace(tzinfo=UTC),

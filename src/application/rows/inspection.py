@@ -36,6 +36,7 @@ from lancekeep.domain.lineage import Operation
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.data_footer import TooShort
 from lancekeep.format.descriptions import (
     change,
     describe_data_file,
@@ -48,7 +49,9 @@ from lancekeep.format.effects import effect_of
 from lancekeep.format.table_version import TableVersion
 
 _LARGEST = 1 << 30
-"""Larger files are not read, because the object store returns whole objects."""
+"""As many bytes of a file are read at most."""
+_FOOTER = 1 << 16
+"""The last bytes of a data file that are read at first; most footers have fewer."""
 _DELETION = re.compile(r"(\d+)-(\d+)-(\d+)\.(arrow|bin)")
 
 
@@ -80,7 +83,7 @@ class Inspection:
         if file is not None and place is not None and place.directory == TRANSACTIONS:
             return describe_transaction(self._content(root, file), file, most)
         if file is not None and place is not None and place.directory == DATA:
-            return describe_data_file(self._content(root, file), file)
+            return self._data_file(root, file)
         row = self._row(object_id, root, version)
         name = row.path.removeprefix(f"{root.key}/")
         if file is not None:
@@ -194,11 +197,29 @@ class Inspection:
                 described, physical_rows = held, fragment.physical_rows
         return describe_deletion_file(self._content(root, file), described, physical_rows, file)
 
-    def _content(self, root: DatasetRoot, file: str) -> bytes:
-        """Read a file of a dataset by its path below the root."""
+    def _data_file(self, root: DatasetRoot, file: str) -> dict[str, Any]:
+        """Describe a data file by its footer, of which only the last bytes are read."""
+        key, retry, length = self._key(root, file), self._ledger.commits.retry, _FOOTER
+        while length <= _LARGEST:
+            tail = retry.call(partial(self._places.objects.tail, key, length))
+            if tail is None:
+                raise ObjectNotFound(f"{root.base_uri} has no file {file!r}")
+            found = describe_data_file(tail.content, tail.size, file)
+            if not isinstance(found, TooShort):
+                return found
+            length = max(2 * length, found.needed)
+        raise Unsupported(f"the footer of {file} has more than {_LARGEST} bytes, which are not read")
+
+    @staticmethod
+    def _key(root: DatasetRoot, file: str) -> str:
+        """Return the key of a file of a dataset by its path below the root."""
         if Place.of(file) is None or any(part in ("", ".", "..") for part in file.split("/")):
             raise InvalidInput(f"{file!r} is no path of a file below the table")
-        key, retry = f"{root.key}/{file}", self._ledger.commits.retry
+        return f"{root.key}/{file}"
+
+    def _content(self, root: DatasetRoot, file: str) -> bytes:
+        """Read a file of a dataset by its path below the root."""
+        key, retry = self._key(root, file), self._ledger.commits.retry
         info = retry.call(partial(self._places.objects.head, key))
         if info is None:
             raise ObjectNotFound(f"{root.base_uri} has no file {file!r}")

@@ -14,7 +14,9 @@ from lancekeep.application.rows.version_times import Moment, moment_of, version_
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.manifest import Manifest
 from lancekeep.domain.row_rules import Rules, columns_of
+from lancekeep.format.table_version import parse_manifest
 from lancekeep.ports.table_engine import TableEngine, VersionDetails
 
 
@@ -64,6 +66,20 @@ class TableVersions:
         return writes.describe_version(
             object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch
         )
+
+    def manifest(
+        self, identifier: Identifier, version: int | None = None, *, tag: str | None = None, branch: str | None = None
+    ) -> Manifest:
+        """Return the manifest of a version, chosen as by `Catalog.open`.
+
+        Its fragments are decoded when they are read, so a manifest of many fragments needs little memory.
+
+        Raises:
+            Damaged: The manifest cannot be decoded.
+        """
+        object_id = ObjectId.of(identifier)
+        dataset = self._writes.open(object_id, version, tag, branch)
+        return parse_manifest(self._engine.rows.manifest(dataset), str(object_id))
 
     def at(self, identifier: Identifier, timestamp: Moment, *, branch: str | None = None) -> int:
         """Return the version that was the latest at a time, chosen as by `Catalog.open`."""

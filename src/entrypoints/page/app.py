@@ -24,7 +24,7 @@ from lancekeep.entrypoints.page.names import NameIndex
 from lancekeep.entrypoints.page.request import PageRequest
 from lancekeep.entrypoints.page.responses import error_page, protected
 from lancekeep.entrypoints.page.views import catalog as catalog_view
-from lancekeep.entrypoints.page.views import compare, diff, history, table
+from lancekeep.entrypoints.page.views import commits, compare, diff, dropped, file, files, history, table
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.threads import Threads
 from lancekeep.ports.authorization import Authorizer
@@ -37,6 +37,10 @@ VIEWS: Sequence[tuple[str, Handler]] = (
     *history.ROUTES,
     *diff.ROUTES,
     *compare.ROUTES,
+    *files.ROUTES,
+    *file.ROUTES,
+    *commits.ROUTES,
+    *dropped.ROUTES,
 )
 """The path and the handler of every page. ``{id}`` stands for one segment of the path."""
 

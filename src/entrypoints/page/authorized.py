@@ -20,12 +20,12 @@ from lancekeep.domain.namespace import Namespace
 from lancekeep.ports.authorization import Authorizer
 
 OF_TABLE: Mapping[str, frozenset[str]] = {
-    "": frozenset({"describe_table", "diff", "find_table", "inspect", "open", "scan"}),
+    "": frozenset({"commit_rows", "describe_table", "diff", "find_table", "inspect", "open", "scan"}),
     "branches": frozenset({"list"}),
     "data": frozenset({"count", "explain", "query", "stats"}),
     "structure": frozenset({"expression", "index_statistics", "indexes"}),
     "tags": frozenset({"get", "list"}),
-    "versions": frozenset({"at", "describe", "history"}),
+    "versions": frozenset({"at", "describe", "history", "manifest"}),
     "views": frozenset({"definition"}),
 }
 """The methods of `Catalog` and of its services that read the table of their first argument."""

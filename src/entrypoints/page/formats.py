@@ -6,8 +6,9 @@ UTF-8 appear as escape sequences, and long values are cut.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
@@ -53,6 +54,30 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def span(given: timedelta) -> str:
+    """Return a time span in its two largest units: ``3 days 4 hours``."""
+    parts: list[str] = []
+    seconds = int(given.total_seconds())
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        count, seconds = divmod(seconds, length)
+        if count or parts:
+            parts.append(plural(count, unit))
+    return " ".join(parts[:2]) or "less than a second"
+
+
+def command(name: str, *words: str, **options: str | bool) -> str:
+    """Return a command line of ``lancekeep`` for a shell.
+
+    Args:
+        name: The command.
+        words: Its arguments. One that begins with a dash stays an argument.
+        options: Its options with their values; True stands for an option without a value.
+    """
+    given = [f"--{each}" if value is True else f"--{each}={value}" for each, value in options.items()]
+    dashes = ["--"] if any(word.startswith("-") for word in words) else []
+    return shlex.join(["lancekeep", name, *given, *dashes, *words])
+
+
 FILTERS: Mapping[str, Any] = {
     "text": text,
     "name": name,
@@ -61,4 +86,5 @@ FILTERS: Mapping[str, Any] = {
     "size": size,
     "moment": moment,
     "plural": plural,
+    "span": span,
 }

@@ -87,18 +87,18 @@ def parsed(text: str) -> ObjectId:
     return ObjectId.of(text)
 
 
-def table_url(identifier: Identifier, view: str = "", **query: object) -> str:
+def table_url(identifier: Identifier, view: str = "", /, **query: object) -> str:
     """Return the URL of a view of a table, such as ``history``."""
     path = f"/t/{quote(slug(identifier), safe='')}"
     return with_query(f"{path}/{view}" if view else path, **query)
 
 
-def namespace_url(identifier: Identifier, **query: object) -> str:
+def namespace_url(identifier: Identifier, /, **query: object) -> str:
     """Return the URL of a namespace."""
     return with_query("/", namespace=slug(identifier) or None, **query)
 
 
-def with_query(path: str, **query: object) -> str:
+def with_query(path: str, /, **query: object) -> str:
     """Return a path with the parameters that are not None."""
     given = {name: str(value) for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
