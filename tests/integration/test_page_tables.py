@@ -216,7 +216,7 @@ def test_declared_table_has_a_page_in_every_view(catalog: Catalog, page: TestCli
 def test_hostile_names_and_values_are_escaped_in_every_view(catalog: Catalog, page: TestClient) -> None:
     field = pa.field(MARKUP, pa.string(), metadata={MARKUP: RIGHT_TO_LEFT})
     rows = pa.table([[MARKUP, RIGHT_TO_LEFT]], schema=pa.schema([field], metadata={MARKUP: MARKUP}))
-    name = ["ml", f"{MARKUP[:8]}\u202e{MARKUP[8:-9]}"]
+    name = ["ml", f"{MARKUP[:8]}\u202e.{MARKUP[8:-9]}"]
     catalog.write(name, rows, properties={"x": MARKUP})
     catalog.write(name, rows, "append")
     address = "/t/%24" + ObjectId.of(name).key.replace("<", "%3C").replace(">", "%3E").replace("$", "%24")

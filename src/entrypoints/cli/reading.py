@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spans import SPANS, parsed_span
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def refusing() -> Iterator[None]:
         raise InvalidInput(f"the engine cannot read these rows: {str(error).partition(', /')[0]}") from error
 
 
-def tags_by_version(catalog: Catalog, table: str, branch: str | None = None) -> dict[int, list[str]]:
+def tags_by_version(catalog: Catalog, table: Identifier, branch: str | None = None) -> dict[int, list[str]]:
     """Return the names of the tags of a history, by version."""
     found: dict[int, list[str]] = {}
     for name, tag in catalog.tags.list(table).items():

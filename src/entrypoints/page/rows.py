@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.page.cells import Cell, blob_cell, cell_of
 from lancekeep.entrypoints.page.formats import text
-from lancekeep.entrypoints.page.parameters import MOST
+from lancekeep.entrypoints.page.parameters import MOST, version_of
 from lancekeep.ports.rows import Query
 
 PAGE, COLUMNS = 20, 16
@@ -65,6 +65,27 @@ class Version:
     number: int
     branch: str | None
     dataset: Any = attrs.field(repr=False)
+
+    @classmethod
+    def chosen(cls, catalog: Catalog, table: ObjectId, parameters: Mapping[str, str], prefix: str = "") -> Version:
+        """Open the version that ``version`` and ``branch`` choose; see `version_of`.
+
+        Raises:
+            TableNotFound, VersionNotFound, TagNotFound, BranchNotFound: There is no such object.
+            InvalidInput: The version is no number that a version can have.
+        """
+        chosen = version_of(parameters, prefix)
+        number, branch = chosen.get("version"), chosen["branch"]
+        if chosen.get("tag") is not None:
+            tag = catalog.tags.get(table, chosen["tag"])
+            number, branch = tag.version, branch or tag.branch
+        dataset = catalog.open(table, number, branch=branch)
+        return cls(table, dataset.version, branch, dataset)
+
+    @property
+    def summary(self) -> Mapping[str, int]:
+        """What its manifest counts, by pylance's names, such as ``total_rows``."""
+        return {name: int(value) for name, value in self.dataset.get_version()["metadata"].items()}
 
     @property
     def is_legacy(self) -> bool:

@@ -13,6 +13,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.cells import size
 from lancekeep.entrypoints.page.parameters import version_of
 from lancekeep.entrypoints.page.request import PageRequest, parsed
+from lancekeep.entrypoints.page.rows import Version
 from lancekeep.entrypoints.page.views.table import column_shown, pairs
 from lancekeep.ports.table_structure import Index
 
@@ -96,7 +97,7 @@ def build(catalog: Catalog, parameters: Mapping[str, str]) -> CompareView:
     shown = CompareView(a, b, a_version, b_version, a_branch, b_branch)
     if not (a and b):
         return shown
-    sides = [_side(catalog, parsed(name), version_of(parameters, prefix)) for name, prefix in ((a, "a_"), (b, "b_"))]
+    sides = [_side(catalog, parsed(name), parameters, prefix) for name, prefix in ((a, "a_"), (b, "b_"))]
     parts = (
         _part("Figures", *(side.figures for side in sides)),
         _part("Columns", *(side.columns for side in sides)),
@@ -107,17 +108,13 @@ def build(catalog: Catalog, parameters: Mapping[str, str]) -> CompareView:
     return attrs.evolve(shown, parts=tuple(part for part in parts if part.lines))
 
 
-def _side(catalog: Catalog, table: ObjectId, chosen: Mapping[str, Any]) -> _Side:
+def _side(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str], prefix: str) -> _Side:
     described = catalog.describe_table(table)
     properties = dict(pairs(described.properties))
-    if described.version is None and not any(chosen.values()):
+    if described.version is None and not any(version_of(parameters, prefix).values()):
         return _Side({"Version": "none: the table is only declared"}, {}, {}, properties, {})
-    version, branch = chosen.get("version"), chosen["branch"]
-    if chosen.get("tag") is not None:
-        tag = catalog.tags.get(table, chosen["tag"])
-        version, branch = tag.version, branch or tag.branch
-    dataset = catalog.open(table, version, branch=branch)
-    summary = {name: int(value) for name, value in dataset.get_version()["metadata"].items()}
+    version = Version.chosen(catalog, table, parameters, prefix)
+    branch, dataset, summary = version.branch, version.dataset, version.summary
     figures = {
         "Version": f"{dataset.version:,}" if branch is None else f"{dataset.version:,} of {branch}",
         "Rows": f"{summary['total_rows']:,}",

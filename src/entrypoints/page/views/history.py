@@ -96,7 +96,7 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> H
     for name, start in sorted(branches.items()):
         if start.parent == branch:
             begins.setdefault(start.version, []).append(name)
-    tags = tags_by_version(catalog, str(table), branch)
+    tags = tags_by_version(catalog, table, branch)
     versions = tuple(
         VersionShown(
             entry.version,

@@ -147,17 +147,13 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> T
     page, of_columns = whole_number(parameters, "page", 1), whole_number(parameters, "columns", 1)
     described = catalog.describe_table(table)
     shown = TableView(table, text(described.uri, 500), pairs(described.properties))
-    chosen = version_of(parameters)
-    if described.version is None and not any(chosen.values()):
+    if described.version is None and not any(version_of(parameters).values()):
         return shown
-    if chosen.get("tag") is not None:
-        tag = catalog.tags.get(table, chosen["tag"])
-        chosen = {"version": tag.version, "branch": chosen["branch"] or tag.branch}
-    number, branch = chosen.get("version"), chosen["branch"]
-    dataset = catalog.open(table, number, branch=branch)
-    version = Version(table, dataset.version, branch, dataset)
+    version = Version.chosen(catalog, table, parameters)
+    branch, dataset = version.branch, version.dataset
+    latest = described.version if branch is None else catalog.open(table, branch=branch).version
     entries = catalog.versions.history(table, 1, before=version.number + 1, branch=branch)
-    tags = tags_by_version(catalog, str(table), branch).get(version.number, ())
+    tags = tags_by_version(catalog, table, branch).get(version.number, ())
     fields = list(dataset.schema)
     first = min((of_columns - 1) * COLUMNS, max(len(fields) - 1, 0) // COLUMNS * COLUMNS)
     condition = parameters.get("filter", "").strip()
@@ -166,24 +162,23 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> T
         IndexShown(each.name, each.kind, tuple(each.columns), each.indexed_rows, each.unindexed_rows)
         for each in catalog.structure.indexes(table, version.number, branch)[:SCHEMA]
     )
-    stats = dataset.stats.dataset_stats(_TARGET_ROWS)
-    summary = {name: int(value) for name, value in dataset.get_version()["metadata"].items()}
+    small = dataset.stats.dataset_stats(_TARGET_ROWS)["num_small_files"]
     return attrs.evolve(
         shown,
         version=version.number,
         branch=branch,
-        is_latest=number is None or number == _latest(catalog, described.version, table, branch),
+        is_latest=version.number == latest,
         tags=tuple(tags[:SCHEMA]),
         changed=entries[0].timestamp if entries else None,
         operation=entries[0].operation if entries else "",
         committer=entries[0].committer if entries else "",
         view_of=_source(catalog, table),
-        row_count=summary["total_rows"],
+        row_count=version.summary["total_rows"],
         column_count=len(fields),
         columns=tuple(map(column_shown, fields[first : first + SCHEMA])),
         first_column=first + 1,
         metadata=pairs(dataset.schema.metadata or {}),
-        checks=_health(catalog, table, version.number, summary, stats["num_small_files"], indexes),
+        checks=_health(catalog.root_uri, version, small, indexes),
         indexes=indexes,
         filter=condition,
         page=page,
@@ -208,10 +203,6 @@ def _text(value: str | bytes) -> str:
     return text(given, _LONGEST)
 
 
-def _latest(catalog: Catalog, latest: int | None, table: ObjectId, branch: str | None) -> int | None:
-    return latest if branch is None else int(catalog.open(table, branch=branch).version)
-
-
 def _source(catalog: Catalog, table: ObjectId) -> ObjectId | None:
     try:
         return catalog.views.definition(table).source
@@ -219,17 +210,10 @@ def _source(catalog: Catalog, table: ObjectId) -> ObjectId | None:
         return None
 
 
-def _health(
-    catalog: Catalog,
-    table: ObjectId,
-    version: int,
-    summary: Mapping[str, int],
-    small: int,
-    indexes: tuple[IndexShown, ...],
-) -> tuple[Check, ...]:
+def _health(root: str, version: Version, small: int, indexes: tuple[IndexShown, ...]) -> tuple[Check, ...]:
     """Return the figures of the health of a version, each with the command that improves it."""
-    place = quote(catalog.root_uri)
-    named = f"{place} {quote(str(table))}"
+    place, name = quote(root), quote(str(version.table))
+    named, summary = f"{place} {name}", version.summary
     rows, deleted, size = summary["total_rows"], summary["total_deletion_file_rows"], summary["total_files_size"]
     share = deleted / max(rows + deleted, 1)
     lacking = [each for each in indexes if each.unindexed_rows and each.columns]
@@ -252,10 +236,14 @@ def _health(
         ),
         Check(
             "Versions",
-            f"up to version {version:,}",
-            f"lancekeep cleanup {place} --older-than 7d --table {quote(str(table))}" if version > _VERSIONS else "",
+            f"up to version {version.number:,}",
+            f"lancekeep cleanup {place} --older-than 7d --table {name}" if version.number > _VERSIONS else "",
         ),
-        Check("Bytes", f"{bytes_text(size)}, of which about {bytes_text(round(size * share))} belong to deleted rows"),
+        Check(
+            "Bytes",
+            f"{bytes_text(size)} in this version, of which about {bytes_text(round(size * share))} are of deleted rows",
+            f"lancekeep cost {named}" if version.number > 1 else "",
+        ),
     )
 
 
