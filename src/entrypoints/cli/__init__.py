@@ -94,6 +94,7 @@ SECTIONS = {
         Entry("ui", "ui", "Show a catalog in a browser."),
     ),
     "Set-up": (
+        Entry("bench", "bench", "Measure commits, opens and lists per second.", MEASURED),
         Entry("completion", "completion", "Print the program that completes commands, options and names in a shell."),
         Entry("config", "config", "Show and write the configuration of this machine."),
         Entry("doctor", "setup", "Check the versions, extras and stores of this machine."),
