@@ -40,6 +40,9 @@ PAGES = (
     "/t/ml.images",
     "/t/ml.features/history",
     "/t/ml.features/diff?from=1&to=3",
+    "/t/ml.features/files",
+    "/t/ml.features/commits",
+    "/dropped",
     "/compare?a=ml.features&b=ml.images",
     "/compare",
 )
@@ -66,6 +69,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
         catalog.tags.create("ml.features", "first", 1)
         catalog.branches.create("ml.features", "trial")
         pixels = [bytes([at * 40, 90, 250 - at * 40]) * 64 for at in range(6)]
+        catalog.write("ml.gone", pa.table({"id": [1]}))
+        catalog.drop_table("ml.gone", keep=3600)
         catalog.write("ml.images", pa.table({"id": range(6), "photo": [png(8, 8, each) for each in pixels]}))
         yield catalog
 
@@ -215,8 +220,9 @@ def test_images_of_a_table_load(browser: Browser, uri: str) -> None:
         visitor.visit("/t/ml.images")
         pictures = visitor.page.get_by_role("region", name="Rows").get_by_role("img")
         expect(pictures).to_have_count(6)
-        pictures.last.scroll_into_view_if_needed()
-        visitor.page.wait_for_function("[...document.images].every((image) => image.naturalWidth === 8)")
+        for picture in pictures.all():
+            picture.scroll_into_view_if_needed()
+            expect(picture).to_have_js_property("naturalWidth", 8)
 
 
 def test_any_two_versions_are_compared(browser: Browser, uri: str) -> None:

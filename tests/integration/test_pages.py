@@ -400,6 +400,11 @@ def test_transactions(home: Path) -> None:
     assert reader.names["catalog"].open("orders").count_rows() == 4
 
 
+def test_page(home: Path) -> None:
+    lancekeep.connect("lake").write("features", ROWS)
+    assert Reader().read(page("page.md")) == 2
+
+
 def test_undrop(home: Path) -> None:
     assert Reader().read(page("undrop.md")) == 10
 
