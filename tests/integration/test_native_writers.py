@@ -22,7 +22,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.domain.naming import ManifestName
 from lancekeep.testing.concurrency import PROCESSES
 
-KILLS = int(os.environ.get("LANCEKEEP_KILLS", "5"))
+KILLS = int(os.environ.get("LANCEKEEP_KILLS", "2"))
 
 
 @pytest.fixture(params=ALL)

@@ -31,7 +31,7 @@ from lancekeep.testing.behaviours import BEHAVIOURS, Open
 from lancekeep.testing.concurrency import PROCESSES
 from lancekeep.testing.suite import NamespaceBehaviours
 
-KILLS = int(os.environ.get("LANCEKEEP_KILLS", "5"))
+KILLS = int(os.environ.get("LANCEKEEP_KILLS", "2"))
 
 
 class ThroughServers(NamespaceBehaviours):
