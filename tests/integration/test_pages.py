@@ -359,7 +359,7 @@ def test_reading() -> None:
     vectors = pa.array([[0.1, 0.9], [0.9, 0.1]], pa.list_(pa.float32(), 2))
     catalog.write("ml.features", ROWS.append_column("price", [[5.0, 20.0]]).append_column("vector", vectors))
     reader = Reader(names={"catalog": catalog})
-    assert reader.read(page("reading.md")) == 2
+    assert reader.read(page("reading.md")) == 4
     assert reader.names["scan"].to_arrow()["id"].to_pylist() == [2]
 
 

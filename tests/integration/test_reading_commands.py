@@ -57,6 +57,8 @@ SHOWN = {
     "log": "log LAKE ml.features",
     "log-graph": "log LAKE ml.features --graph",
     "query": "query LAKE 'SELECT id % 3 AS r, count(*) AS n, max(text) AS t FROM ml.features GROUP BY 1 ORDER BY 1'",
+    "stats": "stats LAKE ml.features",
+    "search": "search LAKE ml.features --like 2 -k 2 --select id --select text --select embedding",
 }
 WIDTHS = (60, 80, 120)
 

@@ -56,6 +56,8 @@ SECTIONS = {
         Entry("query", "query", "Run a SELECT on tables of a catalog."),
         Entry("sample", "rows", "Show random rows of a table."),
         Entry("schema", "describe", "Show the columns of a table."),
+        Entry("search", "search", "Find the rows of a table that are nearest to a vector, or match a text."),
+        Entry("stats", "stats", "Show what the columns of a table hold."),
         Entry("tail", "rows", "Show the last rows of a table."),
         Entry("take", "rows", "Show the rows of a table at positions."),
         Entry("upsert", "upsert", "Update or insert rows by key from files, as one version.", AGAIN),
