@@ -60,7 +60,8 @@ _ALIASES = {
 _KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
 _PLANNED = ("hive",)
 _SERVERS = ("http://", "https://")
-IMPLEMENTATIONS = ("dir", "rest")
+POSTGRES = "postgres"
+IMPLEMENTATIONS = ("dir", POSTGRES, "rest")
 ARGUMENT = "argument"
 """The origin of a setting that the caller gave."""
 
@@ -181,9 +182,12 @@ class ConnectionConfig:
                 f"manifest_store{_found_in(settings['manifest_store'])} keeps them elsewhere; leave one of them out"
             )
         vend = "vend_input_storage_options"
+        impl = _implementation(settings)
+        if impl == POSTGRES:
+            settings = _in_one_database(settings)
         return cls(
             root=text("root"),
-            impl=_implementation(settings),
+            impl=impl,
             mode=mode,
             commit_store=text("commit_store"),
             manifest_store=text("manifest_store"),
@@ -289,14 +293,18 @@ def _key(name: str, origin: str) -> str:
     implementation, dot, below = name.partition(".")
     if dot and implementation in _PLANNED:
         raise InvalidInput(f"{_label(name, origin)} belongs to impl {implementation!r}, which is not available yet")
-    key = below if dot and implementation == "dir" else name
+    key = below if dot and implementation in ("dir", POSTGRES) else name
     if name in ("dir.path", "rest.uri"):
         return "root"
+    if name == f"{POSTGRES}.uri":
+        return "manifest_store"
     for alias, own in _ALIASES.items():
         if key == alias or (alias.endswith(".") and key.startswith(alias)):
             key = own + key.removeprefix(alias)
     if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in _PREFIXES):
         return key
+    if dot and implementation == POSTGRES and below:
+        return MANIFEST_STORE + below
     nearest = difflib.get_close_matches(key, [*_KNOWN, *_PREFIXES], n=1, cutoff=0.0)[0]
     if origin == _variable(name):
         raise InvalidInput(f"unknown variable {origin}; did you mean {_variable(nearest)}?")
@@ -320,13 +328,32 @@ def _implementation(settings: _Settings) -> str:
     if impl in _PLANNED:
         raise InvalidInput(f"impl {impl!r}{_found_in(settings['impl'])} is not available yet; use impl 'dir'")
     if impl not in IMPLEMENTATIONS:
-        raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; choose dir or rest")
-    if served and impl == "dir":
+        raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; choose {', '.join(IMPLEMENTATIONS)}")
+    if served and impl != "rest":
         raise InvalidInput(
-            f"impl 'dir'{_found_in(settings['impl'])} opens a directory, and the root{_found_in(settings['root'])} is "
-            "the URL of a server; use impl 'rest', or leave impl out"
+            f"impl {impl!r}{_found_in(settings['impl'])} opens a directory, and the root{_found_in(settings['root'])} "
+            "is the URL of a server; use impl 'rest', or leave impl out"
         )
     return impl
+
+
+def _in_one_database(settings: _Settings) -> _Settings:
+    """Complete the settings of a catalog in PostgreSQL: version rows are in the database of the entries by default."""
+    store = settings.get("manifest_store")
+    if store is None or not store.value.startswith("postgresql://"):
+        found = "" if store is None else f"; found {public_url(store.value)}{_found_in(store)}"
+        raise InvalidInput(f"impl 'postgres' needs the URL of a database: uri='postgresql://HOST/DATABASE'{found}")
+    if "commit_store" in settings:
+        return settings
+    url, _, query = store.value.partition("?")
+    kept = "&".join(option for option in query.split("&") if option and not option.startswith("catalog="))
+    options = {
+        COMMIT_STORE + name.removeprefix(MANIFEST_STORE): setting
+        for name, setting in settings.items()
+        if name.startswith(MANIFEST_STORE) and name != f"{MANIFEST_STORE}catalog"
+    }
+    commit_store = attrs.evolve(store, value=f"{url}?{kept}" if kept else url)
+    return {**options, **settings, "commit_store": commit_store}
 
 
 def _native_mode(native: _Settings) -> str:
@@ -394,7 +421,7 @@ def _property(name: str) -> str:
     prefix, separator, rest = name.partition("__")
     if not separator:
         return name
-    return f"{prefix}.{_property(rest) if prefix in ('dir', 'rest', *_PLANNED) else rest}"
+    return f"{prefix}.{_property(rest) if prefix in (*IMPLEMENTATIONS, *_PLANNED) else rest}"
 
 
 def server_settings(

@@ -66,7 +66,7 @@ class StoreKind:
 COMMIT_STORES = StoreKind(
     "commit store", "lancekeep.commit_stores", "sqlite:///var/lib/lake/commits.db or redis://localhost:6379/0"
 )
-MANIFEST_STORES = StoreKind("manifest store", "lancekeep.manifest_stores", "SCHEME://HOST/NAME")
+MANIFEST_STORES = StoreKind("manifest store", "lancekeep.manifest_stores", "postgresql://db/lake?catalog=prod")
 OBJECT_STORES = StoreKind("object store", "lancekeep.object_stores", "s3://bucket/lake")
 
 

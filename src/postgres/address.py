@@ -107,5 +107,10 @@ def _canonical(url: StoreUrl, hosts: list[tuple[str, int]], database: str, schem
     where = {name: url.options[name] for name in ("host", "service") if name in url.options}
     if schema != DEFAULT_SCHEMA:
         where["schema"] = schema
+    return with_place(f"{url.parts.scheme}://{shown}/{quote(database, safe='')}", where)
+
+
+def with_place(url: str, where: Mapping[str, str]) -> str:
+    """Return a canonical URL with options that determine which rows it names."""
     query = urlencode(where, quote_via=quote, safe="/")
-    return f"{url.parts.scheme}://{shown}/{quote(database, safe='')}{query and '?'}{query}"
+    return f"{url}{query and ('&' if '?' in url else '?')}{query}"

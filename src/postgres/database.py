@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import errors
@@ -77,6 +78,8 @@ _MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
 resulting error and the advice. The first match decides; all other errors are `StoreUnavailable`."""
 
 
+_OPEN: WeakValueDictionary[Any, Database] = WeakValueDictionary()
+_OPENING = Lock()
 _CONCURRENT = (errors.SerializationFailure, errors.DeadlockDetected)
 _ENDS = (errors.IdleInTransactionSessionTimeout, errors.IdleSessionTimeout)
 
@@ -93,6 +96,17 @@ class Database:
         self._address = address
         self._idle: list[Connection] = []
         self._reset()
+
+    @staticmethod
+    def of(address: Address) -> Database:
+        """Return the database of an address, which all stores of the process share."""
+        arguments = tuple(sorted(address.arguments.items()))
+        key = (address.url, address.schema, address.prepares, address.connections, arguments)
+        with _OPENING:
+            database = _OPEN.get(key)
+            if database is None:
+                database = _OPEN[key] = Database(address)
+            return database
 
     def statement(self, text: str) -> str:
         """Return a statement with the schema in place of ``{schema}``."""
@@ -155,7 +169,6 @@ class Database:
         self._process = os.getpid()
         self._idle = []
         self._room = BoundedSemaphore(self._address.connections)
-        self._checked = False
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
@@ -185,13 +198,11 @@ class Database:
 
     def _checked_connection(self) -> Connection:
         connection = self.connect(_BoundedConnection)
-        if not self._checked:
-            try:
-                self._check_schema(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._checked = True
+        try:
+            self._check_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def require_known(self, number: int) -> None:
@@ -214,6 +225,8 @@ class Database:
 
     def understood(self, error: psycopg.Error) -> LancekeepError:
         code, text = error.sqlstate or "", _line(error)
+        if isinstance(error, psycopg.DataError) and not code:  # the driver's, of a value that it cannot send
+            return InvalidInput(f"{self.url}: {text}")
         for beginning, part, meaning, advice in _MEANINGS:
             if code.startswith(beginning) if beginning else not code and part in text:
                 where = f" {self.url}" if advice is _SCHEMA else ""

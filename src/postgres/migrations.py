@@ -17,7 +17,43 @@ CREATE UNIQUE INDEX version_row_first ON {schema}.version_row (base_uri) WHERE f
 COMMENT ON TABLE {schema}.version_row IS 'external manifest store: one row per version of a table';
 """
 
-MIGRATIONS = (_VERSION_ROWS,)
+_ENTRIES = """
+CREATE TABLE {schema}.catalog (
+    id integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name text COLLATE "C" NOT NULL UNIQUE,
+    root text NOT NULL,
+    version bigint NOT NULL,
+    properties text NOT NULL,
+    columns text NOT NULL
+);
+CREATE TABLE {schema}.entry (
+    catalog integer NOT NULL REFERENCES {schema}.catalog,
+    since bigint NOT NULL,
+    until bigint NOT NULL DEFAULT 9223372036854775807,
+    object_id text COLLATE "C" NOT NULL,
+    parent text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    object_type text COLLATE "C" NOT NULL,
+    location text COLLATE "C",
+    metadata text,
+    extension bytea,
+    PRIMARY KEY (catalog, object_id, since)
+);
+CREATE INDEX entry_child ON {schema}.entry (catalog, parent, object_type, name);
+CREATE INDEX entry_type ON {schema}.entry (catalog, object_type, object_id);
+CREATE INDEX entry_location ON {schema}.entry (catalog, location);
+CREATE INDEX entry_ended ON {schema}.entry (catalog, until) WHERE until < 9223372036854775807;
+CREATE TABLE {schema}.change (
+    catalog integer NOT NULL REFERENCES {schema}.catalog,
+    version bigint NOT NULL,
+    token text NOT NULL,
+    at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (catalog, version)
+);
+COMMENT ON TABLE {schema}.entry IS 'namespaces and tables, each valid from version since to version until';
+"""
+
+MIGRATIONS = (_VERSION_ROWS, _ENTRIES)
 """Statements of each migration, in order; the first has the number 1. A released migration never changes."""
 LATEST = len(MIGRATIONS)
 """The number of the schema that this release reads and writes."""

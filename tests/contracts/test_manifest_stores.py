@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from deployments import bucket, s3_options
@@ -17,6 +19,7 @@ from memory_manifests import MemoryManifestStore
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.fsspec_store import FsspecObjectStore
 from lancekeep.adapters.object_stores.local import LocalObjectStore
@@ -28,6 +31,7 @@ from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import Table, add_table, remove_table, rename_table
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
+from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 from lancekeep.testing.manifest_store import (
     CompatibleContract,
     ManifestStoreContract,
@@ -78,6 +82,26 @@ class TestLanceTableOnS3(ManifestStoreContract):
     @pytest.fixture
     def other(self, root: str, moto_endpoint: str, store: ManifestStore) -> ManifestStore:
         return lance_table(root, s3_options(moto_endpoint))
+
+
+class TestPostgres(ManifestStoreContract):
+    @pytest.fixture
+    def url(self, postgres_url: str) -> str:
+        return f"{postgres_url}?catalog={uuid4()}"
+
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[ManifestStore]:
+        yield from opened_postgres(url)
+
+    @pytest.fixture
+    def other(self, url: str) -> Iterator[ManifestStore]:
+        yield from opened_postgres(url)
+
+
+def opened_postgres(url: str) -> Iterator[ManifestStore]:
+    location = StoreUrl.parse(url, {}, MANIFEST_STORES)
+    with closing(PostgresManifestStore.open(location, MemoryObjectStore(), "lake")) as store:
+        yield store
 
 
 # -- V1 directories ---------------------------------------------------------------------------------------------

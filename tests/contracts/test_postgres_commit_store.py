@@ -268,7 +268,7 @@ def test_pooler_in_transaction_mode(server: PostgresServer) -> None:
         url = f"postgresql://postgres@{address}/postgres"
         with (
             opened(url, {"prepared_statements": "false"}) as store,
-            opened(f"{url}?prepared_statements=false") as other,
+            opened(f"{url}?prepared_statements=false&connections=3") as other,
         ):
             for each in (store, other) * 4:
                 commit_a_few(each)
@@ -284,7 +284,7 @@ def test_pooler_in_transaction_mode_with_prepared_statements_is_refused(server: 
         url = f"postgresql://postgres@{address}/postgres"
         with (
             opened(url) as store,
-            opened(url) as other,
+            opened(url, {"connections": "3"}) as other,  # with connections of its own
             pytest.raises(InvalidInput, match="prepared_statements=false"),
         ):
             commit_often((store, other))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance_namespace as api
 import pytest
@@ -63,6 +64,15 @@ class TestManaged(Ours):
     """Every version through a commit store."""
 
     properties = {"commit_store": "conditional-put://"}  # noqa: RUF012 - nothing changes it
+
+
+class TestPostgres(Ours):
+    """Entries and version rows in a database."""
+
+    @pytest.fixture
+    def namespace_factory(self, tmp_path: Path, postgres_url: str) -> Open:
+        given = {"uri": f"{postgres_url}?catalog={uuid4()}", "root": str(tmp_path / "lake"), "storage.fsync": "false"}
+        return partial(lancekeep.PostgresNamespace, **given)
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def test_variables_name_properties_of_an_implementation(monkeypatch: pytest.Monk
         ({"impl": "hive"}, "impl 'hive' is not available yet; use impl 'dir'"),
         ({"impl": "directory"}, "unknown impl 'directory'"),
         ({"hive.uri": "x"}, "belongs to impl 'hive', which is not available yet"),
-        ({"impl": "glue"}, "unknown impl 'glue'; choose dir or rest"),
+        ({"impl": "glue"}, "unknown impl 'glue'; choose dir, postgres, rest"),
         ({"impl": "dir", "root": "https://ann:secret@h"}, "the root is the URL of a server; use impl 'rest'"),
         ({"catalog": "lake"}, "there is no catalog 'lake'; no lancekeep.toml names one"),
         ({"unsafe": "maybe"}, "give 'true' or 'false'"),

@@ -103,7 +103,7 @@ class PostgresCommitStore:
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore) -> PostgresCommitStore:
-        return cls(Database(Address.of(url)), durable=url.boolean(DURABLE, False))
+        return cls(Database.of(Address.of(url)), durable=url.boolean(DURABLE, False))
 
     def __repr__(self) -> str:
         return f"PostgresCommitStore({self.url!r})"

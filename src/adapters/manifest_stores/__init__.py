@@ -1,6 +1,6 @@
 """Manifest stores by URL, for entries outside of the directory of the root.
 
-The adapters of this package keep the entries in the directory; the mode of a connection chooses one of them. Other
+Other adapters of this package keep the entries in the directory; the mode of a connection chooses one of them. Other
 distributions add adapters by entry points (docs/write-an-adapter.md).
 """
 
@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 from lancekeep.adapters.manifest_stores.claimed import ClaimedManifestStore, ManifestStoreElsewhere
+from lancekeep.domain.errors import MissingExtra
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
+
+_POSTGRES = "postgresql"
 
 
 class ManifestStoreAdapter(Protocol):
@@ -48,8 +51,20 @@ def open_manifest_store(url: str, options: Mapping[str, str], objects: ObjectSto
     """
     location = StoreUrl.parse(url, options, MANIFEST_STORES)
     scheme = location.parts.scheme
-    adapter: type[ManifestStoreAdapter] | None = MANIFEST_STORES.adapter(scheme)
+    adapter: type[ManifestStoreAdapter] | None = _postgres() if scheme == _POSTGRES else MANIFEST_STORES.adapter(scheme)
     if adapter is None:
-        raise MANIFEST_STORES.unknown(scheme)
+        raise MANIFEST_STORES.unknown(scheme, [_POSTGRES])
     location.check_options(adapter.options)
     return ClaimedManifestStore(adapter.open(location, objects, root_key), objects, root_key)
+
+
+def _postgres() -> type[ManifestStoreAdapter]:
+    try:
+        from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise MissingExtra(
+            "this manifest store needs the package psycopg: pip install 'lancekeep[postgres]'"
+        ) from error
+    return PostgresManifestStore

@@ -5,7 +5,7 @@ Directory namespace V2, "Manifest Table Schema" and "Schema Extensibility".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,18 @@ SCHEMA = pa.schema(
         pa.field("base_objects", pa.list_(pa.field("object_id", TEXT))),
     ]
 )
+
+_EXACT = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+)
+"""Types whose values convert to Python objects exactly or not at all."""
 
 
 def in_memory(stored: pa.Schema, key: str) -> pa.Schema:
@@ -115,6 +127,27 @@ def enter_columns(manifest: Any, example: Any) -> None:
             entered.id = ids[field.id] = following
             entered.parent_id = ids.get(field.parent_id, field.parent_id)
             following += 1
+
+
+def value_of(column: pa.Array, position: int) -> Any:
+    """Return an extension's value as a Python object.
+
+    If Python has no such value, the result is an array of one element.
+    """
+    kept = column.slice(position, 1)
+    try:
+        value = column[position].as_py()
+        exact = any(of_type(column.type) for of_type in _EXACT) or pa.array([value], column.type).equals(kept)
+    except (ValueError, TypeError, OverflowError, NotImplementedError):  # pa.ArrowException is a ValueError mostly
+        exact = False
+    return value if exact else kept
+
+
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return an array of values that `value_of` returned."""
+    if not any(isinstance(value, pa.Array) for value in values):
+        return pa.array(values, kind)
+    return pa.concat_arrays([value if isinstance(value, pa.Array) else pa.array([value], kind) for value in values])
 
 
 def _is_own_text(field: pa.Field) -> bool:

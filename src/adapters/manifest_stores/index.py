@@ -18,7 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import FrozenBitMap
 
-from lancekeep.adapters.manifest_stores.columns import OWN_COLUMNS, REQUIRED, column_of, require_values, with_columns
+from lancekeep.adapters.manifest_stores.columns import (
+    OWN_COLUMNS,
+    REQUIRED,
+    array_of,
+    column_of,
+    require_values,
+    value_of,
+    with_columns,
+)
 from lancekeep.adapters.manifest_stores.lookups import HASH_LENGTH, STEP, Lookup, Part, SmallLookup, SortedLookup
 from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
@@ -72,7 +80,7 @@ class Rows:
         own, others = self._columns
         texts: list[Any] = [None if column is None else column[position].as_py() for column in own]
         object_id, object_type, location, metadata = texts
-        extension = {name: _value(column, position) for name, column in others if column[position].is_valid}
+        extension = {name: value_of(column, position) for name, column in others if column[position].is_valid}
         return ManifestEntry(object_id, object_type, location, metadata, extension)
 
     def texts(self) -> dict[str, list[str | None]] | None:
@@ -307,46 +315,12 @@ class IndexedView:
 def batch_of(entries: Sequence[ManifestEntry], schema: pa.Schema) -> pa.RecordBatch:
     """Return entries as rows of a table with this schema."""
     columns = [
-        _array([getattr(entry, field.name) for entry in entries], field.type)
+        array_of([getattr(entry, field.name) for entry in entries], field.type)
         if field.name in OWN_COLUMNS
-        else _array([entry.extension.get(field.name) for entry in entries], field.type)
+        else array_of([entry.extension.get(field.name) for entry in entries], field.type)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-_EXACT = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_string,
-    pa.types.is_binary,
-    pa.types.is_date32,
-    pa.types.is_decimal,
-    pa.types.is_timestamp,
-)
-"""Types whose values convert to Python objects exactly or not at all."""
-
-
-def _value(column: pa.Array, position: int) -> Any:
-    """Return an extension's value as a Python object.
-
-    If Python has no such value, the result is an array of one element.
-    """
-    kept = column.slice(position, 1)
-    try:
-        value = column[position].as_py()
-        exact = any(of_type(column.type) for of_type in _EXACT) or pa.array([value], column.type).equals(kept)
-    except (ValueError, TypeError, OverflowError, NotImplementedError):  # pa.ArrowException is a ValueError mostly
-        exact = False
-    return value if exact else kept
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return an array of values that `_value` returned."""
-    if not any(isinstance(value, pa.Array) for value in values):
-        return pa.array(values, kind)
-    return pa.concat_arrays([value if isinstance(value, pa.Array) else pa.array([value], kind) for value in values])
 
 
 def _live(fragment: Fragment, piece: Piece, parts: Iterator[Part]) -> Iterator[tuple[str, Rows, int]]:

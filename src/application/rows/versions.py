@@ -398,9 +398,11 @@ class Versions:
     ) -> Callable[[], object]:
         """Return the check of a new version that follows its commit.
 
-        Only V1 names are reused. A branch that begins while its table moves is not fenced.
+        Only V1 names are reused. A branch that begins while its table moves is not fenced. A home that does not list
+        directories may commit the first version before it enters the table.
         """
-        if v1_table(table.location) is not None:
+        entered = self._ledger.guarantees.lists_directories or not first
+        if entered and v1_table(table.location) is not None:
             before = self._ledger.recent().version
             return partial(self._require_unmoved, table, version, before, first=first or branch is not None)
         return _nothing if branch is None else partial(self._require_here, table, branch)

@@ -1,0 +1,186 @@
+"""A catalog in PostgreSQL at one version, found by indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lancekeep.adapters.manifest_stores.columns import SCHEMA, array_of, value_of, with_columns
+from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, SetProperties, ancestors
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.format.logical_types import logical_type
+
+LAST = 2**63 - 1
+"""The ``until`` of an entry that no later version has changed."""
+KEPT = 64
+"""Entries that a view keeps: most operations find their namespace and their table more than once."""
+PAGE = 1000
+"""Entries per statement of a listing."""
+_COLUMNS = "object_id, object_type, location, metadata, extension"
+_ENTRIES = "FROM {schema}.entry WHERE catalog = %(catalog)s AND since <= %(version)s AND until > %(version)s"
+_FIND = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
+_CHILDREN = f"""
+SELECT name {_ENTRIES} AND parent = %(parent)s AND object_type = %(object_type)s AND name > %(after)s
+ORDER BY name LIMIT %(limit)s
+"""
+_BETWEEN = f"""
+SELECT {_COLUMNS} {_ENTRIES} AND object_id > %(low)s AND object_id < %(high)s ORDER BY object_id LIMIT {PAGE}
+"""
+_FROM = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id > %(low)s ORDER BY object_id LIMIT {PAGE}"
+_OF_TYPE = f"""
+SELECT {_COLUMNS} {_ENTRIES} AND object_type = %(object_type)s AND object_id > %(low)s ORDER BY object_id LIMIT {PAGE}
+"""
+_OWNER = f"""
+SELECT {_COLUMNS} FROM (
+    (SELECT {_COLUMNS}, 1 AS choice {_ENTRIES} AND location = ANY(%(ancestors)s::text[])
+     ORDER BY length(location) DESC, object_type <> '{TABLE}' LIMIT 1)
+    UNION ALL
+    (SELECT {_COLUMNS}, 2 {_ENTRIES} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
+) AS owner ORDER BY choice LIMIT 1
+"""
+
+
+@attrs.frozen(slots=False)
+class PostgresView:
+    """A `CatalogView` by statements that use indexes, whatever its size.
+
+    Attributes:
+        rows: Returns the rows of a statement.
+        schema: The schema of the tables.
+        catalog: The id of the catalog; None if there is none yet.
+        version: The version of the catalog.
+        properties: The properties of the root namespace.
+        columns: The logical types of the columns that extensions have.
+        guarantees: What the store can hold.
+    """
+
+    unnamed = 0
+
+    rows: Callable[[str, Any], list[tuple[Any, ...]]] = attrs.field(repr=False)
+    schema: str
+    catalog: int | None
+    version: int
+    properties: Mapping[str, str]
+    columns: Mapping[str, str]
+    guarantees: ManifestStoreGuarantees
+    _found: dict[str, ManifestEntry | None] = attrs.field(init=False, factory=dict, eq=False, repr=False)
+
+    @property
+    def entered(self) -> Mapping[str, str]:
+        return self.properties
+
+    @cached_property
+    def column_types(self) -> pa.Schema:
+        """The columns of extensions, with their types."""
+        return with_columns(SCHEMA, self.columns)
+
+    def find(self, object_id: str) -> ManifestEntry | None:
+        try:
+            return self._found[object_id]
+        except KeyError:
+            found = next(map(_entry, self._rows(_FIND, object_id=object_id)), None)
+        if len(self._found) >= KEPT:
+            self._found.clear()
+        self._found[object_id] = found
+        return found
+
+    def children(
+        self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
+    ) -> tuple[list[str], str | None]:
+        found = self._rows(
+            _CHILDREN,
+            parent=parent.key,
+            object_type=object_type,
+            after=after or "",
+            limit=None if limit is None else limit + 1,
+        )
+        names = [name for (name,) in found[:limit]]
+        return names, names[-1] if names and len(names) < len(found) else None
+
+    def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
+        if parent.is_root:
+            return self._pages(_FROM, "")
+        low = parent.key + MANIFEST_DELIMITER
+        return self._pages(_BETWEEN, low, high=parent.key + chr(ord(MANIFEST_DELIMITER) + 1))
+
+    def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
+        return self._pages(_OF_TYPE, after or "", object_type=object_type)
+
+    def owner_of(self, location: str) -> ManifestEntry | None:
+        places = list(ancestors(location))
+        found = self._rows(_OWNER, ancestors=places, below=f"{location}/", beyond=f"{location}0")  # "0" follows "/"
+        return next(map(_entry, found), None)
+
+    def after(self, changes: Sequence[Change]) -> PostgresView:
+        """Return the view of the next version, which has these changes."""
+        properties, schema = self.properties, self.column_types
+        for change in changes:
+            match change:
+                case SetProperties():
+                    properties = change.merged_into(properties)
+                case AddColumns(columns):
+                    schema = with_columns(schema, columns)
+        columns = {field.name: logical_type(field.type) for field in schema if field.name not in SCHEMA.names}
+        return attrs.evolve(self, version=self.version + 1, properties=properties, columns=columns)
+
+    def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
+        found = [_entry(row) for row in self._rows(statement, low=low, **values)]
+        while found:
+            yield from found
+            last = found[-1].object_id
+            found = [] if len(found) < PAGE else [_entry(row) for row in self._rows(statement, low=last, **values)]
+
+    def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        if self.version == 0:
+            return []
+        place = {"catalog": self.catalog, "version": self.version}
+        return self.rows(statement.replace("{schema}", f'"{self.schema}"'), {**place, **values})
+
+
+def parted(object_id: str) -> tuple[str, str]:
+    """Return the id of an object's namespace, and its name in it."""
+    parent, _, name = object_id.rpartition(MANIFEST_DELIMITER)
+    return parent, name
+
+
+def encode_extension(extension: Mapping[str, Any], columns: pa.Schema) -> bytes | None:
+    """Return the values of an extension as one row in a stream of Arrow.
+
+    Returns:
+        The stream; None if the extension has no values.
+    """
+    fields = [field for field in columns if extension.get(field.name) is not None]
+    if not fields:
+        return None
+    batch = pa.RecordBatch.from_arrays(
+        [array_of([extension[field.name]], field.type) for field in fields], schema=pa.schema(fields)
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _extension(stored: bytes | None, object_id: str) -> dict[str, Any]:
+    if stored is None:
+        return {}
+    try:
+        (batch,) = pa.ipc.open_stream(stored)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Damaged(
+            f"the values of the entry {object_id!r} in PostgreSQL are not one row of Arrow: {error}. Restore the row "
+            "of the table entry from a backup."
+        ) from error
+    return {name: value_of(column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def _entry(row: tuple[Any, ...]) -> ManifestEntry:
+    object_id, object_type, location, metadata, extension = row
+    return ManifestEntry(object_id, object_type, location, metadata, _extension(extension, object_id))

@@ -1,0 +1,326 @@
+"""A catalog whose entries and version rows are in PostgreSQL: faults, races, several catalogs, settings."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+from uuid import uuid4
+
+import lance
+import lance_namespace
+import psycopg
+import pyarrow as pa
+import pytest
+from contracts.test_commit_stores import address_of
+from losing_proxy import LosingProxy, losing_proxy
+from postgres_servers import migrated_server
+
+import lancekeep
+from lancekeep.adapters.manifest_stores import open_manifest_store
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.catalog import directory_of
+from lancekeep.config import ConnectionConfig
+from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties
+from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceAlreadyExists, Refused, StoreUnavailable
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import NAMESPACE, ManifestEntry
+from lancekeep.domain.namespace import create_namespace
+from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.testing.manifest_store import change, create, ids
+
+ROWS = pa.table({"a": [1, 2, 3]})
+
+
+@pytest.fixture
+def url(postgres_url: str) -> str:
+    """Return the URL of a catalog that no other test uses."""
+    return f"{postgres_url}?catalog={uuid4()}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[ManifestStore]:
+    with closing(opened(url)) as store:
+        yield store
+
+
+def opened(url: str) -> ManifestStore:
+    return open_manifest_store(url, {}, MemoryObjectStore(), "lake")
+
+
+def connect(root: Path, url: str, **settings: Any) -> lancekeep.Catalog:
+    return lancekeep.connect(str(root), impl="postgres", uri=url, storage_options={"fsync": "false"}, **settings)
+
+
+def create_once(name: str) -> Callable[[CatalogView], list[Change]]:
+    return lambda view: create_namespace(view, ObjectId.of(name), {})
+
+
+# -- versions of a catalog -------------------------------------------------------------------------------------------
+
+
+def test_view_shows_one_version_whatever_follows(store: ManifestStore, url: str) -> None:
+    entries = [ManifestEntry.namespace(ObjectId.of(f"n{number:04}"), {}) for number in range(2500)]
+    change(store, lambda view: [Put(entry) for entry in entries])
+    before, read = store.view(), []
+    with closing(opened(url)) as other:
+        for entry in before.all_of(NAMESPACE):
+            read.append(entry.object_id)
+            if len(read) == 10:
+                change(other, lambda view: [Put(ManifestEntry.namespace(ObjectId.of("n0000a"), {}))])
+                change(other, lambda view: [Remove("n2400"), Put(_with(view, "n2499"))])
+    assert read == [entry.object_id for entry in entries] == ids(before)
+    assert before.find("n2499") == entries[-1]
+    assert before.find("n0000a") is None
+    after = store.view()
+    assert set(ids(after)) == {*read, "n0000a"} - {"n2400"}
+    assert after.find("n2499") != entries[-1]
+
+
+def _with(view: CatalogView, name: str) -> ManifestEntry:
+    entry = view.find(name)
+    assert entry is not None
+    return entry.with_properties({"k": "v"})
+
+
+def test_clean_up_removes_states_of_the_day_before(store: ManifestStore, postgres_url: str) -> None:
+    create(store, "a")
+    for number in range(3):
+        change(store, lambda view, number=number: [Put(_with(view, "a").with_properties({"k": str(number)}))])  # type: ignore[misc]
+    assert store.clean_up() == 0
+    with psycopg.connect(postgres_url) as admin:
+        admin.execute("UPDATE lancekeep.change SET at = at - interval '2 days' WHERE version <= 3")
+    assert store.clean_up() == 2
+    with psycopg.connect(postgres_url) as admin:
+        catalog = store.view().catalog  # type: ignore[attr-defined]
+        kept = admin.execute("SELECT count(*) FROM lancekeep.entry WHERE catalog = %s", (catalog,)).fetchone()
+    assert kept == (2,)
+    assert ids(store.view()) == ["a"]
+
+
+def test_values_of_extensions_are_exact(store: ManifestStore, url: str) -> None:
+    columns = {"day": "date32:day", "at": "timestamp:ns:UTC", "price": "decimal:128:10:2", "raw": "binary"}
+    nanoseconds = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", "UTC"))
+    values: dict[str, Any] = {"day": date(2026, 1, 2), "at": nanoseconds, "price": Decimal("1.10"), "raw": b"\0\xff"}
+    values["base_objects"] = ["a$b"]
+    entry = ManifestEntry("t", NAMESPACE, extension=values)
+    change(store, lambda view: [AddColumns(columns), Put(entry)])
+    with closing(opened(url)) as other:
+        found = other.view().find("t")
+        assert found is not None
+        assert pa.array([found.extension["at"]], nanoseconds.type).equals(nanoseconds)
+        assert {**found.extension, "at": 0} == {**values, "at": 0}
+        with pytest.raises(Refused, match="cannot hold"):
+            change(other, lambda view: [AddColumns({"day": "string"})])
+
+
+# -- lost replies and concurrent processes ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[LosingProxy]:
+    with losing_proxy(address_of(postgres_url), b"WITH won") as proxy:
+        yield proxy
+
+
+def through(proxy: LosingProxy, url: str) -> str:
+    return url.replace(address_of(url), f"127.0.0.1:{proxy.port}")
+
+
+def test_change_with_lost_reply_is_made_once(url: str, proxy: LosingProxy) -> None:
+    with closing(opened(through(proxy, url))) as far, closing(opened(url)) as near:
+        create(far, "a")
+        proxy.losses = 1
+        change(far, create_once("b"))
+        assert proxy.lost == 1
+        proxy.losses = 1
+        proxy.on_loss = lambda: create(near, "between")  # another change follows before the reply is settled
+        change(far, create_once("c"))
+        assert ids(near.view()) == ["a", "b", "between", "c"]
+        assert near.view().version == 4
+        with pytest.raises(NamespaceAlreadyExists):
+            change(far, create_once("c"))
+
+
+def test_change_with_two_lost_replies_is_unknown(url: str, proxy: LosingProxy) -> None:
+    with closing(opened(through(proxy, url))) as far, closing(opened(url)) as near:
+        create(far, "a")
+        proxy.losses = 2
+        with pytest.raises(StoreUnavailable):
+            change(far, create_once("b"))
+        assert ids(near.view()) == ["a", "b"]
+
+
+def test_lost_reply_of_commit_under_the_lock_is_settled(url: str, postgres_url: str) -> None:
+    """The first decision loses the race, so the second is made in a transaction."""
+    with (
+        losing_proxy(address_of(postgres_url), b"COMMIT") as proxy,
+        closing(opened(through(proxy, url))) as far,
+        closing(opened(url)) as near,
+    ):
+        create(far, "a")
+        asked: list[int] = []
+
+        def decide(view: CatalogView) -> tuple[list[Change], str]:
+            asked.append(view.version)
+            if len(asked) == 1:
+                create(near, "faster")
+            else:
+                proxy.losses = 1
+            return create_namespace(view, ObjectId.of("b"), {}), f"decided at {view.version}"
+
+        view, told = far.apply(decide)
+        assert proxy.lost == 1
+        assert (asked, told, view.version) == ([1, 2], "decided at 2", 3)
+        assert ids(near.view()) == ids(view) == ["a", "b", "faster"]
+
+
+def test_error_of_a_decision_about_an_old_state_is_repeated(store: ManifestStore, url: str) -> None:
+    asked: list[list[str]] = []
+    create(store, "z")
+    with closing(opened(url)) as other:
+
+        def decide(view: CatalogView) -> list[Change]:
+            asked.append(ids(view))
+            if len(asked) == 1:
+                create(other, "a")
+                raise Damaged("two reads saw two states")
+            return create_once("b")(view)
+
+        change(store, decide)
+    assert asked == [["z"], ["a", "z"]]
+
+
+def test_racing_processes_lose_no_change(url: str) -> None:
+    stores, start = [opened(url) for _ in range(6)], Barrier(6)
+
+    def add(store: ManifestStore) -> None:
+        start.wait()
+        for _ in range(8):
+            change(store, lambda view: [SetProperties({"n": str(int(view.properties.get("n", "0")) + 1)})])
+
+    threads = [Thread(target=add, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    view = stores[0].view()
+    assert (view.properties["n"], view.version) == ("48", 48)
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.parametrize("setting", ["SET default_transaction_isolation = 'serializable'", "SET work_mem = '64kB'"])
+def test_default_isolation_of_the_role_changes_no_result(url: str, postgres_url: str, setting: str) -> None:
+    role = f"role_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+        admin.execute(f"ALTER ROLE {role} {setting}".encode())
+    test_racing_processes_lose_no_change(url.replace("postgres@", f"{role}@"))
+
+
+def test_killed_server_keeps_changes_and_refuses_none(tmp_path: Path) -> None:
+    with migrated_server("fsync=on") as server:
+        catalog = connect(tmp_path / "lake", server.url(), committer="ada")
+        catalog.create_namespace("n")
+        catalog.write("n.t", ROWS)
+        server.kill()
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{server.port}"):
+            directory_of(catalog).ledger.manifest.view()
+        server.start()
+        catalog.write("n.t", ROWS, "append")
+        catalog.rename_table("n.t", "n.u")
+        assert catalog.list_tables("n") == ["u"]
+        assert lance.dataset(catalog.describe_table("n.u").uri).count_rows() == 6
+        assert catalog.upkeep.fsck(deep=True).findings == ()
+        catalog.close()
+
+
+def test_session_that_ends_inside_of_a_transaction_is_replaced(
+    store: ManifestStore, url: str, postgres_url: str
+) -> None:
+    """As by idle_in_transaction_session_timeout, while the second decision is made under the lock."""
+    create(store, "a")
+    asked: list[int] = []
+    ends = (
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'lancekeep.catalog'::regclass "
+        "AND mode = 'RowShareLock' AND pid <> pg_backend_pid()"
+    )
+    with closing(opened(url)) as other, psycopg.connect(postgres_url, autocommit=True) as admin:
+
+        def decide(view: CatalogView) -> list[Change]:
+            asked.append(view.version)
+            if len(asked) == 1:
+                create(other, "faster")
+            if len(asked) == 2:
+                assert admin.execute(ends).rowcount >= 1
+            return create_once("b")(view)
+
+        change(store, decide)
+    assert asked == [1, 2, 2]
+    assert ids(store.view()) == ["a", "b", "faster"]
+
+
+# -- catalogs, roots and settings ------------------------------------------------------------------------------------
+
+
+def test_catalogs_of_one_database_are_separate(tmp_path: Path, postgres_url: str) -> None:
+    urls = [f"{postgres_url}?catalog={name}-{uuid4()}" for name in ("dev", "prod")]
+    dev, prod = (connect(tmp_path / f"lake{number}", url) for number, url in enumerate(urls))
+    dev.create_namespace("n")
+    dev.write("n.t", ROWS)
+    prod.create_namespace("n")
+    assert (dev.list_tables("n"), prod.list_tables("n")) == (["t"], [])
+    with pytest.raises(Refused, match=r"is the catalog of file://.*Connect with that root"):
+        connect(tmp_path / "lake2", urls[0])
+    with pytest.raises(Refused, match="manifest store postgresql://"):
+        connect(tmp_path / "lake0", urls[1].replace("prod", "other"))
+    dev.close()
+    prod.close()
+
+
+def test_settings_name_one_database_for_entries_and_versions(tmp_path: Path, url: str, postgres_url: str) -> None:
+    root, canonical = str(tmp_path / "lake"), postgres_url.replace("postgres@", "")
+    catalog = lancekeep.connect(impl="postgres", properties={"postgres.root": root, "postgres.uri": url})
+    catalog.create_namespace("n")
+    assert catalog.describe_namespace("").properties["lancekeep.commit_store"] == canonical
+    given = {"uri": url, "root": root, "postgres.connections": "3"}
+    namespace = lance_namespace.connect("lancekeep.PostgresNamespace", given)
+    again = pickle.loads(pickle.dumps(namespace))
+    for each in (namespace, again):
+        found = each.list_namespaces(lance_namespace.ListNamespacesRequest(id=[]))
+        assert found.namespaces == ["n"]
+    config = ConnectionConfig.from_properties(
+        {"impl": "postgres", "root": root, "postgres.uri": url, "postgres.user": "ada"}
+    )
+    assert config.commit_store == postgres_url
+    assert config.commit_store_options == config.manifest_store_options == {"user": "ada"}
+    assert ConnectionConfig.from_properties(config.as_properties()) == config
+    sqlite = f"sqlite://{tmp_path}/commits.db"
+    other = connect(tmp_path / "other", f"{postgres_url}?catalog={uuid4()}", commit_store=sqlite)
+    other.write("t", ROWS)
+    assert other.describe_namespace("").properties["lancekeep.commit_store"] == sqlite
+    for settings, message in (
+        ({"root": root}, "needs the URL of a database"),
+        ({"root": root, "uri": "sqlite:///x"}, "needs the URL of a database.*found sqlite:///x"),
+        ({"root": root, "uri": f"{url}&poool=3"}, "unknown option 'poool'"),
+        ({"root": root, "uri": url, "manifest_store": url}, "both name the database"),
+        ({"root": "http://h", "uri": url}, "use impl 'rest'"),
+        ({"root": root, "uri": url, "mode": "v2"}, "mode is about entries in the directory"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            lancekeep.connect(impl="postgres", **settings)  # type: ignore[arg-type]
+
+
+def test_damaged_values_of_an_extension_are_reported(store: ManifestStore, postgres_url: str) -> None:
+    create(store, "a")
+    with psycopg.connect(postgres_url) as admin:
+        catalog = store.view().catalog  # type: ignore[attr-defined]
+        admin.execute("UPDATE lancekeep.entry SET extension = 'x' WHERE catalog = %s", (catalog,))
+    with pytest.raises(Damaged, match="entry 'a'"):
+        store.view().find("a")
