@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ PAGES = (
     "/dropped",
     "/compare?a=ml.features&b=ml.images",
     "/compare",
+    "/t/ml.deep.files/files",
+    "/t/ml.deep.files/file",
+    "/t/ml.deep.files/commits",
+    "/dropped",
 )
 """Pages that axe-core checks in both colour schemes and widths."""
 
@@ -68,11 +73,24 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
         catalog.data.delete("ml.features", "id < 5")
         catalog.tags.create("ml.features", "first", 1)
         catalog.branches.create("ml.features", "trial")
+        catalog.write("ml.deep.source", pa.table({"id": range(1000), "text": [HOSTILE] * 1000}))
+        catalog.clone("ml.deep.source", "ml.deep.files")
+        catalog.commit_change("ml.deep.files", indexed)
+        catalog.write("ml.deep.files", pa.table({"id": range(300), "text": [RIGHT_TO_LEFT] * 300}), "append")
+        catalog.data.delete("ml.deep.files", "id < 200")
+        catalog.clone("ml.deep.files", "ml.deep.clone")
+        catalog.write("ml.gone", pa.table({"id": [1]}))
+        catalog.drop_table("ml.gone", keep=timedelta(days=7))
         pixels = [bytes([at * 40, 90, 250 - at * 40]) * 64 for at in range(6)]
         catalog.write("ml.gone", pa.table({"id": [1]}))
         catalog.drop_table("ml.gone", keep=3600)
         catalog.write("ml.images", pa.table({"id": range(6), "photo": [png(8, 8, each) for each in pixels]}))
         yield catalog
+
+
+def indexed(dataset: Any) -> Any:
+    dataset.create_scalar_index("id", "BTREE")
+    return dataset
 
 
 def features(ids: range) -> pa.Table:

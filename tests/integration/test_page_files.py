@@ -24,7 +24,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import DataFile, DeletionFile, Fragment
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.version_row import VersionRow
-from lancekeep.entrypoints.page.app import Page
+from lancekeep.entrypoints.page.app import VIEWS, Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog
 from lancekeep.entrypoints.page.drawing import MOST
 from lancekeep.entrypoints.page.formats import command, span
@@ -432,6 +432,16 @@ def test_views_over_an_authorized_catalog_equal_those_of_the_catalog(catalog: Ca
     assert files.build(authorized, T, {}) == files.build(catalog, T, {})
     assert commits.build(authorized, T, {}) == commits.build(catalog, T, {})
     assert dropped.build(authorized, {}, NOW) == dropped.build(catalog, {}, NOW)
+
+
+def test_hostile_parameters_are_never_a_failure_of_the_server(page: TestClient) -> None:
+    values = ("1", "9" * 19, "²", "a/../../b", "\0", RIGHT_TO_LEFT)
+    names = ("version", "branch", "page", "filter", "before", "path", "from", "to", "a", "b", "q", "namespace", "after")
+    for address, _ in VIEWS:
+        for name in names:
+            for value in values if name not in ("a", "b", "q") else values[-2:]:
+                answer = page.get(address.replace("{id}", "ml.t"), params={name: value})
+                assert answer.status_code < 500, (address, name, value)
 
 
 # -- a server --------------------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ def test_hostile_text_stays_text(picture: Markup) -> None:
         sparkline([float("nan"), float("inf")], ""),
         bars([], "", ()),
         bars([Bar((0, 0))], "", ("fill-1", "fill-2")),
+        bars([Bar((-5, 2)), Bar((-9, 0))], "", ("fill-1", "fill-2")),
+        shares([Bar((-1,))], "", ("fill-1",)),
         shares([], "", ()),
         version_graph([], ""),
         relations("t", [], [], ""),
@@ -61,6 +63,8 @@ def test_pictures_of_nothing_are_well_formed(picture: Markup) -> None:
     parsed(picture)
     assert "nan" not in picture
     assert "inf" not in picture
+    assert 'height="-' not in picture
+    assert 'width="-' not in picture
 
 
 def test_bars_are_to_scale() -> None:

@@ -22,17 +22,26 @@ _LONGEST = 48
 _COLOURS = 4
 
 
+def _lengths(given: Iterable[float]) -> tuple[float, ...]:
+    return tuple(max(each, 0) for each in given)
+
+
 @attrs.frozen
 class Bar:
-    """A bar of several parts.
+    """A bar of several parts. A part without a positive length is not drawn.
 
     Attributes:
         parts: The length of each part, from the base of the bar.
         label: What the bar shows, for the pointer.
     """
 
-    parts: tuple[float, ...]
+    parts: tuple[float, ...] = attrs.field(converter=_lengths)
     label: str = ""
+
+    @property
+    def length(self) -> float:
+        """The length of the whole bar."""
+        return sum(self.parts)
 
 
 @attrs.frozen
@@ -88,7 +97,7 @@ def bars(items: Sequence[Bar], title: str, classes: Sequence[str], *, width: int
         height: The height of the longest bar.
     """
     drawn = items[:MOST]
-    longest = max((sum(bar.parts) for bar in drawn), default=0) or 1
+    longest = max((bar.length for bar in drawn), default=0) or 1
     step = min(width / max(len(drawn), 1), 40.0)
     return _picture(
         _joined(_bar(bar, classes, at * step, step, height, longest) for at, bar in enumerate(drawn)),
@@ -98,15 +107,15 @@ def bars(items: Sequence[Bar], title: str, classes: Sequence[str], *, width: int
     )
 
 
-def shares(items: Sequence[Bar], title: str, classes: Sequence[str], *, width: int = 640) -> Markup:
+def shares(items: Sequence[Bar], title: str, classes: Sequence[str], *, width: int = 360) -> Markup:
     """Draw at most 200 bars to scale, each below its label."""
-    longest = max((sum(bar.parts) for bar in items), default=0) or 1
+    longest = max((bar.length for bar in items), default=0) or 1
     found = []
     for at, bar in enumerate(items[:MOST]):
         y, x = at * 2 * _ROW, 0.0
         found.append(Markup('<text x="0" y="{}">{}</text>').format(y + 16, text(bar.label, _LONGEST)))
         for part, colour in zip(bar.parts, classes, strict=False):
-            length = width * max(part, 0) / longest
+            length = width * part / longest
             found.append(_box(x, y + 22, length, 16, colour))
             x += length
     return _picture(_joined(found), title, width, max(len(items[:MOST]), 1) * 2 * _ROW)
@@ -177,7 +186,7 @@ def _bar(bar: Bar, classes: Sequence[str], x: float, step: float, height: int, l
     gap = 1.0 if step > 3 else 0.0
     base, found = float(height), []
     for part, colour in zip(bar.parts, classes, strict=False):
-        length = height * max(part, 0) / longest
+        length = height * part / longest
         base -= length
         found.append(_box(x, base, step - gap, length, colour))
     return Markup("<g><title>{}</title>{}</g>").format(text(bar.label), _joined(found))

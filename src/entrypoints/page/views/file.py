@@ -88,7 +88,8 @@ def _bounded(value: Any) -> Any:
         }
         return kept | ({"…": f"{len(value) - ITEMS:,} more"} if len(value) > ITEMS else {})
     if isinstance(value, list | tuple):
-        return [*map(_bounded, value[:ITEMS]), *([f"… {len(value) - ITEMS:,} more"] if len(value) > ITEMS else [])]
+        shown = [*map(_bounded, value[:ITEMS]), *([f"… {len(value) - ITEMS:,} more"] if len(value) > ITEMS else [])]
+        return shown if any(isinstance(each, Mapping | list) for each in shown) else ", ".join(map(str, shown))
     return value
 
 

@@ -288,12 +288,12 @@ def _indexes(catalog: Catalog, table: ObjectId, manifest: Manifest, notes: list[
 def files(request: PageRequest) -> Response:
     """Answer with the files of a version."""
     view = build(request.catalog, request.object_id, request.query)
-    return request.render("files.html", view=view, tab="files", pictures=_pictures(view))
+    return request.render("files.html", view=view, tab="files", pictures=_pictures(view, request.catalog.root_uri))
 
 
-def _pictures(view: FilesView) -> Mapping[str, Markup]:
+def _pictures(view: FilesView, root: str) -> Mapping[str, Markup]:
     each = "fragments" if len(view.totals.bars) == view.fragments else "groups of fragments"
-    sources = [path for _, path in view.base_paths]
+    sources = [path.removeprefix(f"{root}/") for _, path in view.base_paths]
     return {
         "rows": bars(view.totals.bars, f"Rows of {plural(view.fragments, 'fragment')}, by {each}", FRAGMENT),
         "columns": shares(

@@ -109,7 +109,7 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> H
             tuple(tags.get(entry.version, ()))[:BRANCHES],
             tuple(begins.get(entry.version, ()))[:BRANCHES],
         )
-        for entry, older in zip(found, [*found[1:], None], strict=True)
+        for entry, older in zip(found, [*found[1:], None], strict=False)  # none may be found
     )
     return HistoryView(
         table,
