@@ -109,7 +109,7 @@ def test_filter_returns_the_rows_that_match(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize(
     "condition",
-    ["nope = 1", "id <", "1", "id = 'a", "sleep(1)", "id > 1; DROP", "id > 1) OR (1 = 1", "\x00", "(" * 300],
+    ["nope = 1", "id <", "1", "id = 'a", "sleep(1)", "id > 1; DROP", "id > 1) OR (1 = 1", "\x00", "id" + "+1" * 700],
 )
 def test_refused_filter_is_a_sentence(page: TestClient, condition: str) -> None:
     answer = page.get("/t/ml.t", params={"filter": condition})
@@ -391,11 +391,12 @@ def test_page_of_a_long_history_reads_its_own_manifests_alone(tmp_path: Path, mo
         for number in range(2, 10_001):
             path = first.parent / NamingScheme.V2.final_name(number)
             if not 4975 <= number <= 5000 and number != 10_000:
-                path.write_bytes(b"")
+                path.touch()
                 continue
             make_successor(manifest, number, number * 10**9)
             place_transaction(manifest, None)
             path.write_bytes(file_of(manifest.SerializeToString(), transaction))
+        (first.parent / "latest_version_hint.json").write_text('{"version":10000}')
         read: list[str] = []
         get = LocalObjectStore.get
 

@@ -1,0 +1,80 @@
+"""Limits of SQL expressions.
+
+The engine plans an expression by recursion. A chain of operators that is too long exhausts its stack, which ends the
+process. Chains of ``AND`` and ``OR`` and lists are safe.
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from lancekeep.domain.errors import InvalidInput
+
+MOST_PARTS = 200
+"""The most names, values and operators of one chain; the engine takes about four times as many."""
+
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|`[^`]*`|\w+|::|\|\||[<>=!]+|\S""")
+_UNCERTAIN = ("\\", "/*", "--", "$", "#")
+"""Marks of comments and quotes that may hide what follows from the engine."""
+_OPEN, _CLOSE = frozenset({"(", "[", "{", "case"}), frozenset({")", "]", "}", "end"})
+_NEXT = frozenset({"or", "and", ",", "when", "then", "else"})
+
+
+@attrs.define
+class _Level:
+    """The expression between two parentheses: its parts, and the largest depth of an expression inside and before."""
+
+    parts: int = 0
+    inside: int = 0
+    before: int = 0
+    between: int = 0
+
+    @property
+    def depth(self) -> int:
+        return max(self.before, self.parts + self.inside)
+
+    def end_chain(self) -> None:
+        self.before, self.parts, self.inside = self.depth, 0, 0
+
+
+def require_shallow(*expressions: str | None) -> None:
+    """Check that the engine can plan expressions; None is no expression.
+
+    Raises:
+        InvalidInput: A chain of operators is too long.
+    """
+    for expression in expressions:
+        depth = 0 if expression is None else _depth(expression)
+        if depth > MOST_PARTS:
+            raise InvalidInput(
+                f"the expression {str(expression)[:60]!r}… has a chain of {depth:,} names, values and operators; at "
+                f"most {MOST_PARTS} are allowed. Use a list such as x IN (1, 2), or compute the value in a column"
+            )
+
+
+def _depth(expression: str) -> int:
+    tokens = [token.lower() for token in _TOKEN.findall(expression)]
+    if len(tokens) <= MOST_PARTS or any(mark in expression for mark in _UNCERTAIN):
+        return len(tokens)
+    levels = [_Level()]
+    for token in tokens:
+        level = levels[-1]
+        if token in _OPEN:
+            level.parts += 1
+            levels.append(_Level())
+        elif token in _CLOSE and len(levels) > 1:
+            inside = levels.pop().depth
+            levels[-1].inside = max(levels[-1].inside, inside)
+        elif token == "and" and level.between:
+            level.between -= 1
+        elif token in _NEXT:
+            level.end_chain()
+        else:
+            level.parts += 1
+            level.between += token == "between"
+    while len(levels) > 1:
+        inside = levels.pop().depth
+        levels[-1].inside = max(levels[-1].inside, inside)
+    return levels[0].depth
