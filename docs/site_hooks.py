@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from lancekeep.entrypoints.cli import SECTIONS, lancekeep
+from lancekeep.entrypoints.cli.reference import commands_of, help_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -50,28 +49,12 @@ def home() -> str:
 
 def commands() -> str:
     """Return the reference of the command line: the help of each command."""
-    parts = ["# Command line", f"```text\n{_help(lancekeep, 'lancekeep')}```"]
-    for section, entries in SECTIONS.items():
-        parts.append(f"## {section}")
-        for entry in entries:
-            parts += _reference(lancekeep.commands[entry.name], f"lancekeep {entry.name}")
+    parts, before = ["# Command line", f"```text\n{help_of(lancekeep, 'lancekeep')}```"], ""
+    for section, path, command in commands_of(lancekeep, SECTIONS):
+        parts += [] if section == before else [f"## {section}"]
+        parts += [f"### {path}", f"```text\n{help_of(command, path)}```"]
+        before = section
     return "\n\n".join(parts)
-
-
-def _reference(placeholder: click.Command, path: str) -> Iterator[str]:
-    group, name = path.rsplit(" ", 1)
-    context = click.Context(lancekeep, info_name=group)
-    command = lancekeep.get_command(context, name) if group == "lancekeep" else placeholder
-    assert command is not None
-    yield f"### {path}"
-    yield f"```text\n{_help(command, path)}```"
-    for child in getattr(command, "commands", {}).values():
-        yield from _reference(child, f"{path} {child.name}")
-
-
-def _help(command: click.Command, path: str) -> str:
-    context = click.Context(command, info_name=path, max_content_width=80, terminal_width=80)
-    return re.sub(r"(?m)^\s+(-h, )?--help .*\n?", "", command.get_help(context) + "\n")
 
 
 def decisions() -> str:

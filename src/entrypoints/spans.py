@@ -20,3 +20,12 @@ def parsed_span(value: str) -> timedelta | None:
     """
     found = _SPAN.fullmatch(value)
     return None if found is None else timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def shown_span(span: timedelta) -> str:
+    """Return a time span in the largest unit of which it is a whole number: 7 days."""
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        number, rest = divmod(span, timedelta(seconds=length))
+        if number and not rest:
+            return f"{number} {unit}{'s' if number != 1 else ''}"
+    return f"{span.total_seconds():g} seconds"

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import lancekeep
+from lancekeep.entrypoints.cli import SECTIONS
+from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.entrypoints.cli.reference import manual
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_screenshot_shows_the_output_of_the_commands() -> None:
-    drawn = runpy.run_path(str(DOCS / "screenshot.py"))["picture"]()
-    assert (DOCS / "images" / "command-line.svg").read_text() == drawn, "run: python docs/screenshot.py"
+@pytest.mark.parametrize("name", ["command-line", "session"])
+def test_picture_shows_the_output_of_the_commands(name: str) -> None:
+    drawn = runpy.run_path(str(DOCS / "screenshot.py"))["PICTURES"][name]()
+    assert (DOCS / "images" / f"{name}.svg").read_text() == drawn, "run: python docs/screenshot.py"
+
+
+def test_manual_describes_every_command_without_warnings_of_groff(tmp_path: Path) -> None:
+    page = tmp_path / "lancekeep.1"
+    page.write_text(manual(command, SECTIONS, "1.2.3"))
+    described = re.findall(r"^\.SS (.*)$", page.read_text(), re.MULTILINE)
+    assert {each.replace("\\-", "-") for each in described} >= {
+        f"lancekeep {entry.name}" for entries in SECTIONS.values() for entry in entries
+    }
+    if shutil.which("groff"):  # the page is installed everywhere, groff is not
+        check = ["groff", "-man", "-ww", "-Tutf8", str(page)]
+        shown = subprocess.run(check, capture_output=True, text=True, check=True, encoding="utf-8")
+        assert shown.stderr == ""
+        assert "--older-than" in re.sub(".\b", "", shown.stdout)  # bold letters are printed twice
 
 
 def test_each_row_of_the_comparison_names_existing_tests() -> None:

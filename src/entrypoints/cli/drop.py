@@ -16,6 +16,7 @@ from lancekeep.entrypoints.cli.console import agreed, print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode, span
+from lancekeep.entrypoints.spans import shown_span
 
 
 @command()
@@ -49,7 +50,7 @@ def drop(
         clones = _clones(catalog, table)
         described = _described(catalog, table)
         kept = _kept(catalog, table, keep)
-        files = f"keep its files for {kept}" if kept else f"remove the files at {described['location']}"
+        files = f"keep its files for {shown_span(kept)}" if kept else f"remove the files at {described['location']}"
         plan = f"Drop {table}, and {files}{_unreadable(clones)}"
         assume_yes = assume_yes or (not as_json and agreed(plan))
         document = {**described, "clones": clones, "kept": kept.total_seconds(), "applied": assume_yes}
@@ -60,7 +61,7 @@ def drop(
     else:
         done = "Dropped" if assume_yes else "Would drop"
         if kept:
-            print_line(f"{done} {table}; `lancekeep undrop {table}` brings it back for {kept}")
+            print_line(f"{done} {table}; `lancekeep undrop {table}` brings it back for {shown_span(kept)}")
         else:
             print_line(f"{done} {table} and the files at {document['location']}")
         if clones:
