@@ -22,11 +22,15 @@ from lancekeep.domain.authorization import Action, Grant, Policy, Principal
 from lancekeep.domain.catalog import ManifestStoreGuarantees
 from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.page.app import Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
 from lancekeep.entrypoints.page.names import NameIndex, Names
 from lancekeep.entrypoints.page.request import parsed, slug
+from lancekeep.entrypoints.page.views import catalog as catalog_view
 from lancekeep.entrypoints.page.views.catalog import find
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.settings import ServerSettings
 
 ROWS = pa.table({"a": [1, 2, 3]})
 ADA = Principal("key:ada")
@@ -200,11 +204,22 @@ def test_large_namespace_is_paged_and_never_sorted_by_versions(tmp_path: Path) -
     assert browser.get("/", params={"sort": "nope"}).status_code == 400
 
 
-def test_search_among_a_million_names() -> None:
-    """The first page is small, and a search never reads the names again."""
-    keys = [ObjectId((f"team_{at // 1000:04}", f"features_{at:06}")) for at in range(1_000_000)]
+def test_search_among_many_names_shows_the_first_matches() -> None:
+    keys = [ObjectId((f"team_{at // 1000:04}", f"features_{at:06}")) for at in range(100_000)]
     names = Names.of(keys)
-    view = find(names, lambda _: True, "features_9999")
-    assert (len(view.tables), view.more, view.searched) == (100, False, 1_000_000)
-    assert str(view.tables[0]) == "team_0999.features_999900"
+    view = find(names, lambda _: True, "features_0999")
+    assert (len(view.tables), view.more, view.searched) == (100, False, 100_000)
+    assert str(view.tables[0]) == "team_0099.features_099900"
     assert find(names, lambda _: True, "features").more
+
+
+def test_defect_of_a_view_says_where_its_cause_is(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("secret of the server")
+
+    monkeypatch.setattr(catalog_view, "build", broken)
+    app = create_app(CatalogNamespace(catalog), ServerSettings(log_format="json"), others={"": Page(catalog)})
+    answer = TestClient(app).get("/", headers={"x-request-id": "r-1"})
+    assert answer.status_code == 500
+    assert "secret of the server" not in answer.text
+    assert "<code>r-1</code>" in answer.text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from browsers import NARROW, WIDE, chromium, visiting
+from browsers import chromium, visiting
 from memory_catalogs import World
 from pictures import png
 from playwright.sync_api import Browser, expect
@@ -298,9 +298,8 @@ def test_catalog_of_a_million_tables(browser: Browser, monkeypatch: pytest.Monke
         expect(visitor.page.get_by_role("status")).to_contain_text("of 1,000,000 tables")
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_every_page_is_accessible_and_fits(browser: Browser, uri: str, width: int) -> None:
-    with visiting(browser, uri, width=width) as visitor:
+def test_every_page_is_accessible_and_fits(browser: Browser, uri: str) -> None:
+    with visiting(browser, uri) as visitor:
         for address in PAGES:
             visitor.visit(address)
             visitor.require_sound()

@@ -203,6 +203,7 @@ def test_page_of_another_server_is_read_through_its_api(catalog: Catalog) -> Non
                 assert process.stdout is not None
                 url = process.stdout.readline().split()[-1]
                 browser = httpx.Client(follow_redirects=True, timeout=60)
+                assert browser.get(url, headers={"host": "rebound.test"}).status_code == 403
                 assert 'href="/?namespace=ml"' in browser.get(url).text
                 assert 'href="/t/ml.t"' in browser.get(url.partition("/open")[0] + "/?namespace=ml").text
             finally:

@@ -45,7 +45,8 @@ def protected(response: Response) -> Response:
 def error_page(templates: Environment, problem: Problem, shown: Mapping[str, Any], request_id: str) -> Response:
     """Return the page about an error."""
     title = HTTPStatus(problem.status).phrase
+    message = problem.message if problem.expected else "The server failed to make this page."
     content = templates.get_template("error.html").render(
-        **shown, title=title, message=problem.message, request_id="" if problem.expected else request_id
+        **shown, title=title, message=message, request_id="" if problem.expected else request_id
     )
     return HTMLResponse(content, problem.status, problem.headers)

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.page.app import Page
 from lancekeep.entrypoints.page.sessions import OPEN, KeySessions, LocalSession
+from lancekeep.entrypoints.rest.observation import Observation, Telemetry
 from lancekeep.entrypoints.rest.security.authentication import LocalOnly
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
@@ -50,11 +51,11 @@ def serve_locally(catalog: Catalog, port: int, announce: Callable[[str], None]) 
     Raises:
         InvalidInput: The port cannot be used.
     """
-    settings = ServerSettings(port=port)
+    settings = ServerSettings(port=port, log_level="error")
     listener = listen(settings.host, port)
     session = LocalSession(Page(catalog))
     config = uvicorn.Config(
-        _limited(LocalOnly(session), settings),
+        Observation(_limited(LocalOnly(session), settings), Telemetry(settings)),
         log_config=None,
         access_log=False,
         server_header=False,
