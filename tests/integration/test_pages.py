@@ -363,6 +363,12 @@ def test_reading() -> None:
     assert reader.names["scan"].to_arrow()["id"].to_pylist() == [2]
 
 
+def test_catalog_file(home: Path) -> None:
+    fill("lake", None)
+    assert Reader().read(page("catalog-file.md")) == 2
+    assert lancekeep.connect("staging").open("ml.features").count_rows() == 0
+
+
 def test_differences() -> None:
     catalog = lancekeep.connect("lake")
     catalog.create_namespace("ml")

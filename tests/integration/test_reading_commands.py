@@ -57,6 +57,7 @@ SHOWN = {
     "log": "log LAKE ml.features",
     "log-graph": "log LAKE ml.features --graph",
     "query": "query LAKE 'SELECT id % 3 AS r, count(*) AS n, max(text) AS t FROM ml.features GROUP BY 1 ORDER BY 1'",
+    "apply": "apply LAKE LAKE/../catalog.json --prune",
     "stats": "stats LAKE ml.features",
     "search": "search LAKE ml.features --like 2 -k 2 --select id --select text --select embedding",
 }
@@ -76,6 +77,20 @@ def rows(first: int, last: int) -> pa.Table:
             "nested": [{"a": n, "b": [n, n]} for n in numbers],
         }
     )
+
+
+CATALOG_FILE = {
+    "format": 1,
+    "namespaces": [{"name": "ml", "properties": {"owner": "audio"}}, {"name": "ml.models"}, {"name": "raw"}],
+    "tables": [
+        {"name": "ml.features", "properties": {"source": "camera"}, "tags": {"first": 2}, "protected": True},
+        {
+            "name": "raw.images",
+            "schema": {"fields": [{"name": "id", "nullable": True, "type": {"type": "int64"}}]},
+            "properties": {"source": "camera"},
+        },
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +119,7 @@ def lake() -> Iterator[str]:
     Path(place, "lancekeep.toml").write_text(
         f'root = "{place}/lake"\ncommitter = "ada@lab"\n[catalogs.prod]\nroot = "s3://user:secret@bucket/lake"\n'
     )
+    Path(place, "catalog.json").write_text(json.dumps(CATALOG_FILE))
     yield f"{place}/lake"
     shutil.rmtree(place)
 
@@ -120,7 +136,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, lake: str) -> None:
 
 def invoke(line: str, lake: str, width: int | None = None) -> Result:
     environment = {"COLUMNS": str(width) if width else None, "TZ": "UTC"}
-    arguments = [lake if each == "LAKE" else each for each in shlex.split(line)]
+    arguments = [each.replace("LAKE", lake) for each in shlex.split(line)]
     return CliRunner(env=environment).invoke(command, arguments, obj=lancekeep)
 
 

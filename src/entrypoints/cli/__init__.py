@@ -23,11 +23,13 @@ WHOLE = "The change was made completely or not at all."
 SECTIONS = {
     "Catalog": (
         Entry("adopt-identity", "adopt_identity", "Give a copied or moved catalog its identity.", WHOLE),
+        Entry("apply", "apply", "Make a catalog like a file, after showing the plan.", AGAIN),
         Entry("clone", "clone", "Clone a version of a table, without copying its files unless asked to.", AGAIN),
         Entry("create", "entries", "Create a namespace, or a table without rows.", WHOLE),
         Entry("deregister", "drop", "Remove a table from the catalog and keep its files.", WHOLE),
         Entry("describe", "describe", "Describe a catalog, a namespace or a table."),
         Entry("drop", "drop", "Remove a table from the catalog together with its files.", AGAIN),
+        Entry("export-catalog", "apply", "Print a catalog as a file: namespaces, tables and properties."),
         Entry("init", "dropped", "Create a catalog.", WHOLE),
         Entry("ls", "ls", "List namespaces and tables."),
         Entry("materialize", "clone", "Copy the files that a clone reads from other tables into its directory.", AGAIN),
