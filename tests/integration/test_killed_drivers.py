@@ -27,8 +27,8 @@ pytestmark = [
 
 IS_SOAK = "LANCEKEEP_DRIVER_KILLS" in os.environ
 KILLS = int(os.environ.get("LANCEKEEP_DRIVER_KILLS", "1"))
-OTHERS = 2
-"""How many kinds of work a driver has beside its stream, unless it has all."""
+OTHERS = 1
+"""The number of kinds of work of a driver besides its stream, unless it has all."""
 VICTIMS = ("written", "committing", "committed", "all", "program", "jvm")
 """What ends a driver: a moment of its stream, or the death of so much of it. Each run begins with another one."""
 NOW = timedelta(0)

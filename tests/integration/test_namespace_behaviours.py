@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import runpy
 import subprocess
 import sys
@@ -163,39 +164,34 @@ def test_reading_that_writes_is_found(tmp_path: Path) -> None:
 # -- as users run it ---------------------------------------------------------------------------------------------
 
 
-def pytest_on(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "lancekeep.testing"]
-    return subprocess.run([*command, *arguments], cwd=directory, text=True, capture_output=True, check=False)
+RUNS = """
+import sys, pytest
+for options in {runs!r}:
+    status = pytest.main(["-q", "-p", "no:cacheprovider", "--pyargs", "lancekeep.testing", *options])
+    print("#", int(status), flush=True)
+"""
 
 
 def test_suite_runs_by_options_alone(tmp_path: Path) -> None:
-    given = (
-        "--lance-namespace",
-        "lancekeep.DirectoryNamespace",
-        "--lance-namespace-property",
-        "manifest_enabled=false",
-    )
-    passed = pytest_on(
-        tmp_path, *given, "--lance-namespace-without=namespaces,properties,locations", "-k", "deregister"
-    )
-    assert passed.returncode == 0, passed.stdout + passed.stderr
-    failed = pytest_on(tmp_path, *given, "--lance-namespace-without=namespaces", "-k", "rename and name")
-    assert failed.returncode == 1, failed.stdout + failed.stderr
-    assert "rename/name: not offered: `rename_table`: UnsupportedOperationError" in failed.stdout
-    assert "specified is: RenameTable: Rename table `id` to a new name." in failed.stdout
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([], "name the namespace to try"),
-        (["--lance-namespace", "dir", "--lance-namespace-without", "nospaces"], "'nospaces' is not a valid Capability"),
-    ],
-)
-def test_invalid_options_are_reported_once(tmp_path: Path, given: list[str], message: str) -> None:
-    refused = pytest_on(tmp_path, *given)
-    assert "1 error in" in refused.stdout
-    assert message in refused.stdout
+    """One process runs all, which imports pylance once."""
+    v1 = ["--lance-namespace", "lancekeep.DirectoryNamespace", "--lance-namespace-property", "manifest_enabled=false"]
+    runs = [
+        [*v1, "--lance-namespace-without=namespaces,properties,locations", "-k", "deregister"],
+        [*v1, "--lance-namespace-without=namespaces", "-k", "rename and name"],
+        [],
+        ["--lance-namespace", "dir", "--lance-namespace-without", "nospaces"],
+    ]
+    command = [sys.executable, "-c", RUNS.format(runs=runs)]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True)
+    passed, failed, unnamed, misspelt, rest = re.split(r"^# (?=\d)", done.stdout, flags=re.MULTILINE)
+    statuses = [int(each[0]) for each in (failed, unnamed, misspelt, rest)]
+    assert statuses[:2] == [0, 1], done.stdout
+    assert " passed" in passed
+    assert "rename/name: not offered: `rename_table`: UnsupportedOperationError" in failed
+    assert "specified is: RenameTable: Rename table `id` to a new name." in failed
+    for refused, message in ((unnamed, "name the namespace to try"), (misspelt, "is not a valid Capability")):
+        assert "1 error in" in refused
+        assert message in refused
 
 
 def test_the_deprecated_module_has_the_same_names() -> None:

@@ -31,7 +31,7 @@ pytestmark = [
 SEED = 20261122
 TOGETHER = 12
 """The number of queries of one job."""
-MUTATIONS = int(os.environ.get("LANCEKEEP_SPARK_MUTATIONS", "8"))
+MUTATIONS = int(os.environ.get("LANCEKEEP_SPARK_MUTATIONS", "5"))
 SELECTS = 8 * MUTATIONS
 
 CHEAP = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
@@ -290,7 +290,7 @@ def test_generated_statements_give_rows_of_spark(pair: Pair) -> None:
 
 def mutate(pair: Pair, statements: Statements, number: int) -> None:
     """Change the table, and the copy as Spark understands the statement."""
-    kinds = (delete, update, merge, insert, update, merge, overwrite, merge)
+    kinds = (delete, update, merge, insert, overwrite, update, merge, merge)
     kinds[number % len(kinds)](pair, statements, number)
 
 
