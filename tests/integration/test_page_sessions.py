@@ -96,6 +96,15 @@ def test_page_asks_for_a_credential_and_returns_to_its_address(site: Site) -> No
     assert "key:ada" in site.client.get("/?namespace=ml").text
 
 
+def test_sign_in_returns_to_a_table_whose_name_is_encoded(site: Site) -> None:
+    address = "/t/ml.a%3Fb%2541?page=2"
+    asked = site.client.get(address, follow_redirects=False)
+    assert asked.headers["location"] == f"/sign-in?next={quote(address, safe='')}"
+    data = {"credential": site.ada, "next": address}
+    answer = site.client.post("/sign-in", data=data, headers=OWN, follow_redirects=False)
+    assert answer.headers["location"] == address
+
+
 def test_cookie_is_secure_if_the_browser_speaks_tls(site: Site) -> None:
     browser = TestClient(site.client.app, "https://lake.test")
     answer = browser.post(

@@ -180,7 +180,7 @@ def test_index_without_new_rows_is_completed_by_its_command(tmp_path: Path) -> N
         view = shown(catalog, "t")
         assert [(each.name, each.indexed_rows, each.unindexed_rows) for each in view.indexes] == [("of id", 300, 2)]
         check = {check.name: check for check in view.checks}["Rows outside of indexes"]
-        assert check.command == f"lancekeep index {catalog.root_uri} t id --kind BTREE --name 'of id'"
+        assert check.command == f"lancekeep index --kind=BTREE '--name=of id' {catalog.root_uri} t id"
 
 
 def test_table_of_the_first_file_format_has_pages(tmp_path: Path) -> None:

@@ -65,15 +65,16 @@ def span(given: timedelta) -> str:
     return " ".join(parts[:2]) or "less than a second"
 
 
-def command(name: str, *words: str, **options: str | bool) -> str:
+def command(name: str, /, *words: str, **options: str | bool) -> str:
     """Return a command line of ``lancekeep`` for a shell.
 
     Args:
         name: The command.
         words: Its arguments. One that begins with a dash stays an argument.
-        options: Its options with their values; True stands for an option without a value.
+        options: Its options with their values, with underscores for dashes. True stands for an option without a value.
     """
-    given = [f"--{each}" if value is True else f"--{each}={value}" for each, value in options.items()]
+    named = ((name.replace("_", "-"), value) for name, value in options.items())
+    given = [f"--{option}" if value is True else f"--{option}={value}" for option, value in named]
     dashes = ["--"] if any(word.startswith("-") for word in words) else []
     return shlex.join(["lancekeep", name, *given, *dashes, *words])
 

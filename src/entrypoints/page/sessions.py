@@ -85,7 +85,8 @@ class KeySessions:
             return None
         if request.method not in ("GET", "HEAD"):
             raise HttpError(401, "You are not signed in.", ErrorCode.UNAUTHENTICATED)
-        target = path if not request.url.query else f"{path}?{request.url.query}"
+        target = request.scope["raw_path"].decode("latin-1")  # still encoded, as names may have any character
+        target = f"{target}?{request.url.query}" if request.url.query else target
         return RedirectResponse(f"{SIGN_IN}?next={quote(target, safe='')}", 303)
 
     async def _sign_in(self, request: Request) -> Response:

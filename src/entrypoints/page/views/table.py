@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from shlex import quote
 from typing import Any
 
 import attrs
@@ -17,7 +16,7 @@ from lancekeep.entrypoints.cli.cells import size as bytes_text
 from lancekeep.entrypoints.cli.reading import tags_by_version
 from lancekeep.entrypoints.page.cells import image_type
 from lancekeep.entrypoints.page.drawing import sparkline
-from lancekeep.entrypoints.page.formats import plural, text
+from lancekeep.entrypoints.page.formats import command, plural, text
 from lancekeep.entrypoints.page.parameters import MOST, version_of, whole_number
 from lancekeep.entrypoints.page.request import PageRequest, slug
 from lancekeep.entrypoints.page.rows import COLUMNS, Rows, Version, image, read_rows
@@ -212,8 +211,7 @@ def _source(catalog: Catalog, table: ObjectId) -> ObjectId | None:
 
 def _health(root: str, version: Version, small: int, indexes: tuple[IndexShown, ...]) -> tuple[Check, ...]:
     """Return the figures of the health of a version, each with the command that improves it."""
-    place, name = quote(root), quote(str(version.table))
-    named, summary = f"{place} {name}", version.summary
+    name, summary = str(version.table), version.summary
     rows, deleted, size = summary["total_rows"], summary["total_deletion_file_rows"], summary["total_files_size"]
     share = deleted / max(rows + deleted, 1)
     lacking = [each for each in indexes if each.unindexed_rows and each.columns]
@@ -221,36 +219,36 @@ def _health(root: str, version: Version, small: int, indexes: tuple[IndexShown, 
         Check(
             "Fragments",
             f"{plural(summary['total_fragments'], 'fragment')}, {small:,} with fewer than {_TARGET_ROWS:,} rows",
-            f"lancekeep compact {named}" if small >= _SMALL else "",
+            command("compact", root, name) if small >= _SMALL else "",
         ),
         Check(
             "Deleted rows",
             f"{plural(deleted, 'row')} ({share:.0%})",
-            f"lancekeep compact {named}" if share > _DELETED else "",
+            command("compact", root, name) if share > _DELETED else "",
         ),
         Check(
             "Rows outside of indexes",
             ", ".join(f"{plural(each.unindexed_rows, 'row')} of {text(each.name, 60)}" for each in lacking[:3])
             or ("none" if indexes else "the table has no index"),
-            f"lancekeep index {named} {_options(lacking[0])}" if lacking else "",
+            _extension(root, name, lacking[0]) if lacking else "",
         ),
         Check(
             "Versions",
             f"up to version {version.number:,}",
-            f"lancekeep cleanup {place} --older-than 7d --table {name}" if version.number > _VERSIONS else "",
+            command("cleanup", root, older_than="7d", table=name) if version.number > _VERSIONS else "",
         ),
         Check(
             "Bytes",
             f"{bytes_text(size)} in this version, of which about {bytes_text(round(size * share))} are of deleted rows",
-            f"lancekeep cost {named}" if version.number > 1 else "",
+            command("cost", root, name) if version.number > 1 else "",
         ),
     )
 
 
-def _options(index: IndexShown) -> str:
-    """Return the options of ``lancekeep index`` that add rows to an index."""
+def _extension(root: str, table: str, index: IndexShown) -> str:
+    """Return the command that adds rows to an index."""
     kind = "LABEL_LIST" if index.kind == "LabelList" else index.kind.upper()
-    return f"{quote(index.columns[0])} --kind {quote(kind)} --name {quote(index.name)}"
+    return command("index", root, table, index.columns[0], kind=kind, name=index.name)
 
 
 # -- routes ----------------------------------------------------------------------------------------------------------
