@@ -6,7 +6,7 @@ import click
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import print_line
+from lancekeep.entrypoints.cli.console import print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
 from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
@@ -38,7 +38,8 @@ def clone(
     """
     number = int(version) if version is not None and version.isdecimal() else version
     with chosen.catalog(functions, mode=mode) as catalog:
-        table = catalog.clone(source, target, number, deep=deep)
+        with progress("clone"):
+            table = catalog.clone(source, target, number, deep=deep)
         described = catalog.describe_table(target)
     if as_json:
         print_report({"table": str(table.id), "location": table.location, "version": described.version, "deep": deep})
@@ -58,7 +59,8 @@ def materialize(functions: PublicFunctions, chosen: Stores, table: str, mode: st
     Commits one version of TABLE. Older versions of TABLE keep reading those files until they are cleaned up.
     """
     with chosen.catalog(functions, mode=mode) as catalog:
-        committed = catalog.upkeep.materialize(table)
+        with progress("materialize"):
+            committed = catalog.upkeep.materialize(table)
         sources = _older_sources(catalog, table)
     version = None if committed is None else committed.version
     if as_json:

@@ -12,7 +12,7 @@ from lancekeep.domain.dropped import kept_for
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
-from lancekeep.entrypoints.cli.console import agreed, print_line
+from lancekeep.entrypoints.cli.console import agreed, print_line, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode, span
@@ -55,7 +55,8 @@ def drop(
         assume_yes = assume_yes or (not as_json and agreed(plan))
         document = {**described, "clones": clones, "kept": kept.total_seconds(), "applied": assume_yes}
         if assume_yes:
-            catalog.drop_table(table, force=force, keep=keep)
+            with progress("drop"):
+                catalog.drop_table(table, force=force, keep=keep)
     if as_json:
         print_report(document)
     else:

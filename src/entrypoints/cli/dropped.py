@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import confirmed, message
+from lancekeep.entrypoints.cli.console import confirmed, message, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
@@ -59,7 +59,8 @@ def purge(
         chosen_drops = [each for each in dropped if drop is None or each.drop == drop]
         at = f", dropped {chosen_drops[-1].at:%Y-%m-%d %H:%M:%S} UTC" if chosen_drops else ""
         if confirmed(f"Remove the files and versions of {name}{at}", assume_yes):
-            purged = catalog.purge(name, drop=drop, force=force)
+            with progress("purge"):
+                purged = catalog.purge(name, drop=drop, force=force)
             message(f"Removed the files of {purged.id} at {purged.location}.")
 
 

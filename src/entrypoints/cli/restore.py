@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from lancekeep.entrypoints.cli.command import command
-from lancekeep.entrypoints.cli.console import message
+from lancekeep.entrypoints.cli.console import message, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.reading import at_option
 from lancekeep.entrypoints.cli.upkeep import mode
@@ -44,7 +44,8 @@ def restore(
         else:
             number = catalog.tags.get(name, version or "").version
         before = catalog.versions.describe(name, branch=branch)
-        restored = catalog.versions.restore(name, number, branch=branch)
+        with progress("restore"):
+            restored = catalog.versions.restore(name, number, branch=branch)
         after = catalog.versions.describe(name, branch=branch)
     message(
         f"Version {restored.version} of {name} has the contents of version {number}: {after.rows:,} rows, "

@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 import click
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.cli.command import command
+from lancekeep.entrypoints.cli.console import progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import Output, output
 from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option
@@ -94,7 +96,8 @@ def tail(dataset: Any, number: int, columns: tuple[str, ...], where: str | None,
 
     Shows rows of the table NAME in the order in which they are stored, so the rows of the latest append are last.
     """
-    rows = dataset.count_rows(where)
+    with progress("tail"):
+        rows = dataset.count_rows(where)
     _print(dataset, columns, out, filter=where, limit=min(number, rows), offset=max(rows - number, 0))
 
 
@@ -139,17 +142,23 @@ def count(dataset: Any, where: str | None, out: Output) -> None:
 
     Counts the rows of the table NAME. Without --where, reads no data files.
     """
-    out.number("rows", dataset.count_rows(where))
+    with progress("count"):
+        rows = dataset.count_rows(where)
+    out.number("rows", rows)
 
 
 def _print(dataset: Any, columns: Sequence[str], out: Output, **chosen: Any) -> None:
     if chosen["limit"]:
         scanner = dataset.scanner(columns=list(columns) or None, scan_in_order=True, **chosen)
-        out.batches(scanner.projected_schema, scanner.to_batches(), _NONE)
+        batches = scanner.to_batches()
+        with progress("read"):  # a filter may search the whole table for the first row
+            first = next(batches, None)
+        out.batches(scanner.projected_schema, chain(() if first is None else (first,), batches), _NONE)
     else:
         out.batches(dataset.scanner(columns=list(columns) or None).projected_schema, [], _NONE)
 
 
 def _print_taken(dataset: Any, positions: Sequence[int], columns: Sequence[str], out: Output) -> None:
-    table = dataset.take(list(positions), columns=list(columns) or None)
+    with progress("read"):
+        table = dataset.take(list(positions), columns=list(columns) or None)
     out.batches(table.schema, table.to_batches(), _NONE)

@@ -186,9 +186,10 @@ def export(
         raise Refused(f"{file} exists. Choose another name, or add --overwrite")
     with chosen.catalog(functions, mode=mode) as catalog:
         dataset = catalog.open(name, **chosen_version(version, branch, at))
-        with refusing(), _complete(file) as stream:
+        with refusing(), _complete(file) as stream, progress("export") as report_progress:
             scanner = dataset.scanner(columns=list(columns) or None, filter=where, scan_in_order=True)
-            rows = _write(kind, stream, scanner.projected_schema, scanner.to_batches())
+            batches = _reported(scanner.to_batches(), dataset.count_rows(), report_progress)
+            rows = _write(kind, stream, scanner.projected_schema, batches)
     message(f"Wrote {rows:,} rows to {file}.")
 
 
@@ -206,6 +207,15 @@ def _complete(file: str) -> Iterator[Any]:
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()
+
+
+def _reported(batches: Iterator[Any], total: int, report: Callable[[int, int, str], None]) -> Iterator[Any]:
+    """Report how many rows of a table are read."""
+    done = 0
+    for batch in batches:
+        done += batch.num_rows
+        report(done, total, "rows")
+        yield batch
 
 
 def _write(form: str, stream: IO[bytes], schema: Any, batches: Iterator[Any]) -> int:
