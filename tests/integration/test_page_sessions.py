@@ -38,6 +38,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
             catalog.write(f"{namespace}.t", pa.table({"a": [1, 2, 3]}))
         catalog.write("secret.gone", pa.table({"a": [1]}))
         catalog.drop_table("secret.gone", keep=3600)
+        catalog.clone("secret.t", "ml.copy")
         yield catalog
 
 
@@ -177,6 +178,13 @@ def test_no_view_shows_anything_of_another_subtree(site: Site, path: str) -> Non
     assert hidden.text.replace("secret", "absent") == missing.text
     assert hidden.status_code == missing.status_code
     assert "secret" not in browser.get(path.replace("{id}", "ml.t"), params={"a": "ml.t", "b": "ml.t"}).text
+
+
+@pytest.mark.parametrize("path", [path for path, _ in VIEWS if "{id}" in path])
+def test_clone_of_a_hidden_table_does_not_name_it(site: Site, path: str) -> None:
+    answer = site.signed_in().get(path.replace("{id}", "ml.copy"), params={"from": "1", "to": "1"})
+    assert answer.status_code < 500
+    assert "secret" not in answer.text
 
 
 def test_server_without_authentication_answers_this_machine_alone(catalog: Catalog) -> None:
