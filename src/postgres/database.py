@@ -137,6 +137,10 @@ class Database:
                     return act(used)
             except TimeoutError as error:
                 raise StoreUnavailable(f"{self.url}: no answer within {SECONDS:.0f} s") from error
+            except UnicodeEncodeError as error:
+                raise InvalidInput(
+                    f"{self.url}: a text holds {error.object[error.start]!r}, which UTF-8 lacks"
+                ) from error
             except psycopg.Error as error:
                 if lost is not None:  # the first attempt may have succeeded, so its error counts
                     raise StoreUnavailable(f"{self.url}: {_line(lost)}; then: {_line(error)}") from error

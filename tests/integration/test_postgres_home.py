@@ -119,6 +119,13 @@ def test_values_of_extensions_are_exact(store: ManifestStore, url: str) -> None:
             change(other, lambda view: [AddColumns({"day": "string"})])
 
 
+def test_text_that_is_not_unicode_is_refused(store: ManifestStore) -> None:
+    create(store, "a")
+    with pytest.raises(InvalidInput, match="which UTF-8 lacks"):
+        change(store, lambda view: [SetProperties({"k": "1"}), Put(_with(view, "a").with_properties({"k": "\ud800"}))])
+    assert store.view().properties == {}
+
+
 # -- lost replies and concurrent processes ---------------------------------------------------------------------------
 
 

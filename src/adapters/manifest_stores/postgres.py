@@ -34,7 +34,7 @@ _CREATE = """
 INSERT INTO {schema}.catalog (name, root, version, properties, columns) VALUES (%s, %s, 0, '{}', '{}')
 ON CONFLICT DO NOTHING
 """
-_LOCK = "SELECT FROM {schema}.catalog WHERE name = %s FOR UPDATE"
+_LOCKED_VIEW = f"{_VIEW} FOR UPDATE"
 # The update of the catalog decides: the other parts take the new version from it, and do nothing without it. The log of
 # changes makes the statement idempotent, so that it settles a lost reply.
 _APPLY = f"""
@@ -92,7 +92,7 @@ class PostgresManifestStore:
         self.url = with_place(database.url, {CATALOG: name})
         self._known: PostgresView | None = None
         statement = database.statement
-        self._view, self._create, self._lock = statement(_VIEW), statement(_CREATE), statement(_LOCK)
+        self._view, self._create, self._locked_view = statement(_VIEW), statement(_CREATE), statement(_LOCKED_VIEW)
         self._apply, self._obsolete, self._settle = statement(_APPLY), statement(_OBSOLETE), statement(_SETTLE)
 
     @classmethod
@@ -109,7 +109,7 @@ class PostgresManifestStore:
         """Prescribe no directory: the catalog chooses a new one for each table."""
 
     def view(self) -> PostgresView:
-        self._known = self._viewed(self._database.rows)
+        self._known = self._viewed(self._database.rows, self._view)
         return self._known
 
     def recent(self) -> PostgresView:
@@ -126,7 +126,7 @@ class PostgresManifestStore:
         except Exception:
             if self.view().version == view.version:
                 raise
-            return self._applied_locked(decide)
+            return self._applied_locked(decide, view)
         if not changes:
             return view, result
         current = view if view.catalog is not None else self._created()
@@ -135,7 +135,7 @@ class PostgresManifestStore:
             if applied is not None:
                 self._known = applied
                 return applied, result
-        return self._applied_locked(decide)
+        return self._applied_locked(decide, current)
 
     def optimize(self) -> None:
         """Remove earlier states. The indexes need no update."""
@@ -158,8 +158,8 @@ class PostgresManifestStore:
         self._database.count(self._create, (self._name, self._root))
         return self.view()
 
-    def _viewed(self, rows: Callable[[str, Any], list[Row]]) -> PostgresView:
-        found = rows(self._view, (self._name,))
+    def _viewed(self, rows: Callable[[str, Any], list[Row]], statement: str) -> PostgresView:
+        found = rows(statement, (self._name,))
         if not found:
             return PostgresView(rows, self._database.schema, None, 0, {}, {}, self.guarantees)
         ((catalog, root, version, properties, columns),) = found
@@ -185,9 +185,16 @@ class PostgresManifestStore:
         )
         return after if won else None
 
-    def _applied_locked(self, decide: Decision[Result]) -> tuple[PostgresView, Result]:
-        """Decide and apply in one transaction, which holds a lock on the catalog."""
-        seen, token = self._created().version, uuid4().hex
+    def _applied_locked(self, decide: Decision[Result], seen: PostgresView) -> tuple[PostgresView, Result]:
+        """Decide and apply in one transaction, which holds a lock on the catalog.
+
+        Args:
+            decide: The decision.
+            seen: A view that precedes the change.
+        """
+        token = uuid4().hex
+        if seen.catalog is None:
+            self._created()
         promised: list[tuple[PostgresView, Result]] = []
 
         def act(connection: Connection) -> tuple[PostgresView, Result]:
@@ -195,9 +202,8 @@ class PostgresManifestStore:
                 return connection.execute(statement, values).fetchall()
 
             with connection.transaction():
-                rows(self._lock, (self._name,))
-                view = self._viewed(rows)
-                if promised and rows(self._settle, (view.catalog, seen, token)):
+                view = self._viewed(rows, self._locked_view)
+                if promised and rows(self._settle, (view.catalog, seen.version, token)):
                     return promised[-1]  # the reply to the commit was lost
                 changes, result = decide(view)
                 applied = view if not changes else self._applied(view, changes, token, rows)
