@@ -18,7 +18,7 @@ from lancekeep.domain.notebook import Shown
 from lancekeep.domain.operations import Overwrite, Restore
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.descriptions import change
-from lancekeep.format.manifest import committed_at, not_a_manifest, summary_of
+from lancekeep.format.manifest import committed_at, summary_of
 from lancekeep.format.table_version import TableVersion
 
 _REPLACE = frozenset({Overwrite.__name__, Restore.__name__})
@@ -48,7 +48,8 @@ class HistoryEntry(Shown):
         operation: The operation of its transaction.
         rows: The number of rows of the table at this version.
         committer: The writer that committed it; empty if the commit store does not know.
-        change: What it added and removed, if that was asked for; None if the version before is gone.
+        change: What it added and removed, if that was asked for; None if the version before is gone or
+            damaged.
     """
 
     version: int
@@ -147,12 +148,12 @@ def _operation(versions: CommittedVersions, row: VersionRow, content: bytes) -> 
 def _change(
     row: VersionRow, content: bytes, older: tuple[VersionRow, bytes] | None, operation: str
 ) -> VersionChange | None:
-    """Compare a manifest with the one of the version before; None if that version is gone."""
+    """Compare a manifest with the one before; None if that is gone or damaged."""
     if row.version != (1 if older is None else older[0].version + 1):
         return None
     try:
         found = change(None if older is None else older[1], content, continues=operation not in _REPLACE)
-    except ValueError as error:
-        raise not_a_manifest(row.path, error) from error
+    except ValueError:  # the version before is damaged; this one was decoded already
+        return None
     rows, size = found["rows"], found["data_bytes"]
     return VersionChange(rows["added"], rows["removed"], size["added"], size["removed"])
