@@ -195,6 +195,8 @@ def _footer(tail: _Tail) -> DataFileFooter:
     if footer[-len(MAGIC) :] != MAGIC:
         raise ValueError(f"its {tail.size} bytes do not end in a footer with {MAGIC.decode()!r}")
     _, columns_at, buffers_at, buffers, columns, major, minor, _ = _FOOTER.unpack(footer)
+    if (major, minor) < _FIRST_OF_FORMAT_2:
+        raise ValueError(f"the footer at {end} has the version {major}.{minor}")
     global_buffers = _table(tail, buffers_at, buffers)
     if not global_buffers:
         raise ValueError(f"the footer at {end} names no global buffer with the schema")

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import attrs
+import lance
 import pyarrow as pa
 import pytest
 from rest_server import serving
@@ -297,11 +298,21 @@ def test_damage_becomes_a_sentence(tmp_path: Path) -> None:
         assert "not a data file of format 2" in html
         assert "has no file" in text_of(page, "/t/t/file", path=first)
     manifest = next(iter(sorted((uri / "_versions").glob("*.manifest"))))
-    manifest.write_bytes(manifest.read_bytes()[:-7] + b"garbage")
+    whole = manifest.read_bytes()
+    panics = whole[:-16] + (2).to_bytes(8, "little") + whole[-8:]
+    for damaged in (whole[:-7] + b"garbage", whole[: len(whole) // 2], b"", panics):
+        manifest.write_bytes(damaged)
+        with connect(str(tmp_path)) as catalog:
+            for view in ("files", "commits", "file"):
+                answer = TestClient(Page(catalog)).get(f"/t/t/{view}")
+                assert answer.status_code == 200, (view, damaged)
+
+
+def test_file_before_format_2_is_said_to_be_one(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"a": [1]}), str(tmp_path / "t.lance"), data_storage_version="legacy")
     with connect(str(tmp_path)) as catalog:
-        for view in ("files", "commits", "file"):
-            answer = TestClient(Page(catalog)).get(f"/t/t/{view}")
-            assert answer.status_code == 200, view
+        [note] = files.build(catalog, ObjectId.of("t"), {}).notes
+    assert note.endswith("has the version 0.2")
 
 
 # -- commits ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,15 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import AccessDenied, Damaged, LancekeepError, ObjectNotFound, TableNotFound, Unsupported
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    EngineFailed,
+    LancekeepError,
+    ObjectNotFound,
+    TableNotFound,
+    Unsupported,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import Fragment, Manifest
 from lancekeep.entrypoints.cli.cells import size
@@ -35,7 +43,7 @@ COLUMNS = 20
 FRAGMENT = ("fill-1", "fill-bad")
 """The colours of live and deleted rows."""
 
-SENTENCES = (AccessDenied, Damaged, ObjectNotFound, Unsupported)
+SENTENCES = (AccessDenied, Damaged, EngineFailed, ObjectNotFound, Unsupported)
 """Errors that a view shows as a sentence."""
 
 
