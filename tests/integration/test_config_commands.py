@@ -130,3 +130,9 @@ def test_server_needs_no_commit_store(home: Path) -> None:
     assert init("--root", "https://lake.example.org", "--name", "prod", "--yes").exit_code == 0
     written = tomllib.loads((home / "lancekeep.toml").read_text())
     assert written == {"catalogs": {"prod": {"root": "https://lake.example.org"}}}
+
+
+def test_folder_that_does_not_exist_is_refused_before_the_check(home: Path) -> None:
+    told = init(*GIVEN, "--file", "absent/lancekeep.toml")
+    assert (told.exit_code, "its folder does not exist" in told.stderr) == (2, True)
+    assert list(home.iterdir()) == []

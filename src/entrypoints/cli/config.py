@@ -192,7 +192,10 @@ def _adds(file: Path, answers: _Answers, overwrite: bool) -> bool:
 
     Raises:
         Refused: The file exists, and may not be replaced.
+        InvalidInput: The folder of the file does not exist, or the file cannot be read.
     """
+    if not file.absolute().parent.is_dir():
+        raise InvalidInput(f"{file}: its folder does not exist. Nothing was changed. Create the folder first")
     if not os.path.lexists(file):
         return False
     found: Mapping[str, Any] = content(file) if not overwrite else {}
