@@ -51,7 +51,7 @@ def catalog(root: Path) -> Iterator[Catalog]:
             catalog.create_namespace(namespace)
         rows = {"id": range(100), MARKUP: ["x" * 50] * 100, "vector": [{"a": 1, "b": [1.0] * 4}] * 100}
         catalog.write("ml.t", pa.table(rows))
-        catalog.commit_change("ml.t", lambda dataset: _indexed(dataset))
+        catalog.commit_change("ml.t", _indexed)
         catalog.write("ml.t", pa.table(rows), "append")
         catalog.data.delete("ml.t", "id < 25")
         catalog.write("secret.s", pa.table({"a": [1]}))
@@ -132,6 +132,16 @@ def test_index_states_the_fragments_and_rows_that_it_covers(catalog: Catalog) ->
     assert (index.kind, index.columns, index.fragments) == ("BTree", ("id",), 1)
     assert index.indexed_rows + index.unindexed_rows == 150
     assert index.unindexed_rows > 0
+
+
+def test_index_does_not_cover_fragments_that_are_gone(tmp_path: Path) -> None:
+    with connect(str(tmp_path)) as catalog:
+        catalog.write("t", pa.table({"id": range(10)}))
+        catalog.commit_change("t", _indexed)
+        catalog.write("t", pa.table({"id": range(10, 20)}), "append")
+        catalog.data.delete("t", "id < 10")
+        view = files.build(catalog, ObjectId.of("t"), {})
+    assert (view.fragments, [index.fragments for index in view.indexes]) == (1, [0])
 
 
 def test_older_version_tag_and_branch_have_their_own_files(catalog: Catalog) -> None:
@@ -361,6 +371,8 @@ def test_commits_that_are_not_complete_are_shown_and_stay(tmp_path: Path) -> Non
             assert words in html
         again = commits.build(catalog, ObjectId.of("t"), {})
         assert again.staged == view.staged
+        own.commits.rows.delete(dataset.base_uri, [1])  # as cleanup does
+        assert commits.build(catalog, ObjectId.of("t"), {}).staged == view.staged
 
 
 # -- dropped ---------------------------------------------------------------------------------------------------------
