@@ -139,9 +139,22 @@ def test_only_prune_removes_what_the_file_lacks(source: str, file: Path) -> None
         *("unprotect", "unset", "delete tag", "drop table", "drop namespace")
     }
     assert exported(source) == file.read_text()
+    assert "undrop" in pruned.stdout
     with opened(source) as catalog:
         assert [str(each.id) for each in catalog.list_dropped()] == ["extra.inner.t"]
         assert catalog.open(["ml", "v1.2", "a b"]).count_rows() == 1
+
+
+def test_table_is_kept_although_the_file_lacks_the_property_that_keeps_it(source: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text('{"format": 1}')
+    assert applied(source, tmp_path / "empty.json", "--yes", "--prune").exit_code == 1  # ml is protected
+    with opened(source) as catalog:
+        catalog.unprotect("ml")
+        catalog.unprotect("ml.t")
+    assert applied(source, tmp_path / "empty.json", "--yes", "--prune").exit_code == 0
+    with opened(source) as catalog:
+        assert catalog.describe_namespace("").properties.keys() <= {"lancekeep.commit_store"}
+        assert {str(each.id) for each in catalog.list_dropped()} == {"ml.t", "ml.v1.2.a b"}
 
 
 def test_differences_that_apply_cannot_remove_are_reported(source: str, file: Path) -> None:

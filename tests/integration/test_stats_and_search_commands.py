@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from rest_server import serving
 
 import lancekeep
 from lancekeep.entrypoints.cli import column_stats
@@ -37,6 +38,7 @@ COLUMNS = {
     "list": pa.array([[3, 4][: n % 3] for n in range(N)]),
     "nested": pa.array([{"a": n, "b": [n]} for n in range(N)]),
     "nothing": pa.nulls(N),
+    "large": pa.array([1e308] * N),
     "infinite": pa.array([-math.inf, *range(N - 2), math.inf]),
 }
 
@@ -135,6 +137,18 @@ def test_empty_and_wide_tables_are_measured(lake: str) -> None:
     assert {row["nulls"] for row in rows("stats", lake, "empty")} == {0}
     found = rows("stats", lake, "wide")
     assert [(row["min"], row["max"]) for row in found] == [(n, n + 1) for n in range(2000)]
+
+
+def test_mean_is_left_out_if_the_sum_overflows(stats: dict[str, dict[str, Any]]) -> None:
+    assert (stats["large"]["mean"], stats["infinite"]["mean"], stats["whole"]["mean"]) == (None, "nan", 1500.0)
+
+
+def test_tables_of_a_server_are_read(lake: str) -> None:
+    with serving(lancekeep.DirectoryNamespace(root=lake, commit_store="remembered")) as front:
+        [found] = rows("stats", front.uri, "t", "whole")
+        assert (found["min"], found["max"]) == (1, 2999)
+        assert rows("search", front.uri, "indexed", "--text", "word7", "--select", "id")[0]["id"] == 7
+        assert rows("query", front.uri, "SELECT max(id) AS m FROM plain WHERE id < 3") == [{"m": 2}]
 
 
 def test_sample_reads_a_number_of_rows(lake: str) -> None:

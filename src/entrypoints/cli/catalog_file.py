@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -14,12 +15,14 @@ import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_json, schema_of
+from lancekeep.domain.dropped import kept_for
 from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.identifiers import DELIMITER, ObjectId
 from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_spec_property
 from lancekeep.domain.properties import is_own
 from lancekeep.domain.protection import PROTECTED
 from lancekeep.domain.view import VIEW_PROPERTY
+from lancekeep.entrypoints.spans import shown_span
 
 _FORMAT = 1
 _READERS = 16
@@ -252,7 +255,7 @@ def plan_of(present: Objects, wanted: Objects, *, prune: bool) -> Plan:
         InvalidInput: A name is a table in one and a namespace in the other, or its namespace is in neither.
     """
     differences: list[str] = []
-    steps: list[Step] = []
+    steps = _drops(present, wanted) if prune else []
     ordered = sorted(wanted, key=lambda each: (isinstance(wanted[each], Table), len(each.names), each))
     for object_id in ordered:
         want, have = wanted[object_id], present.get(object_id)
@@ -264,11 +267,6 @@ def plan_of(present: Objects, wanted: Objects, *, prune: bool) -> Plan:
         if prune and have is not None:
             steps += _removals(object_id, have, want)
         steps += _additions(object_id, have, want, differences)
-    if prune:
-        gone = sorted(present.keys() - wanted.keys(), key=lambda each: (not isinstance(present[each], Table), each))
-        tables = [each for each in gone if isinstance(present[each], Table)]
-        namespaces = sorted(set(gone) - set(tables), key=lambda each: (-len(each.names), each))
-        steps += [_drop(each, present[each]) for each in (*tables, *namespaces)]
     unprotected = [each for each in ordered if wanted[each].protected and not _is_protected(present.get(each))]
     return Plan([*steps, *map(_protect, unprotected)], differences)
 
@@ -330,8 +328,6 @@ def _tag(
 
 def _removals(object_id: ObjectId, have: Namespace, want: Namespace) -> Iterator[Step]:
     """Return the changes that remove what the file does not have of an object."""
-    if have.protected and not want.protected:
-        yield Step("unprotect", str(object_id), "", lambda on: on.unprotect(object_id))
     names = sorted(have.properties.keys() - want.properties.keys())
     if names:
         alter = "alter_table" if isinstance(want, Table) else "alter_namespace"
@@ -346,9 +342,33 @@ def _untag(object_id: ObjectId, tag: str, version: int) -> Step:
     return Step("delete tag", str(object_id), detail, lambda on: on.tags.delete(object_id, tag))
 
 
-def _drop(object_id: ObjectId, have: Namespace) -> Step:
-    if isinstance(have, Table):
-        return Step("drop table", str(object_id), "", lambda on: on.drop_table(object_id))
+def _drops(present: Objects, wanted: Objects) -> list[Step]:
+    """Return the changes that end protection and drop what the file lacks.
+
+    They come first: a later change of `UNDROP` must not decide whether a dropped table can be brought back.
+    """
+    free = [each for each in sorted(present.keys() & wanted.keys()) if _is_protected(present[each])]
+    gone = present.keys() - wanted.keys()
+    tables = sorted(each for each in gone if isinstance(present[each], Table))
+    namespaces = sorted(gone - set(tables), key=lambda each: (-len(each.names), each))
+    return [
+        *(_unprotect(each) for each in free if not wanted[each].protected),
+        *(_drop_table(each, present[ObjectId()].properties, present[each].properties) for each in tables),
+        *map(_drop_namespace, namespaces),
+    ]
+
+
+def _unprotect(object_id: ObjectId) -> Step:
+    return Step("unprotect", str(object_id), "", lambda on: on.unprotect(object_id))
+
+
+def _drop_table(object_id: ObjectId, catalog: Mapping[str, str], table: Mapping[str, str]) -> Step:
+    kept = timedelta(microseconds=kept_for(None, catalog, table))
+    detail = f"`lancekeep undrop` brings it back for {shown_span(kept)}" if kept else "its files are removed"
+    return Step("drop table", str(object_id), detail, lambda on: on.drop_table(object_id))
+
+
+def _drop_namespace(object_id: ObjectId) -> Step:
     return Step("drop namespace", str(object_id), "", lambda on: on.drop_namespace(object_id))
 
 

@@ -110,7 +110,7 @@ class ColumnStats:
     def found(self) -> dict[str, Any]:
         """Return the statistics as plain values; None if the type has none."""
         is_list, measured = _is_list(_bare(self._field.type)), self._measured
-        is_mean = measured.count and not types.is_temporal(_bare(self._field.type))
+        is_mean = measured.has_mean and not types.is_temporal(_bare(self._field.type))
         mean = measured.total / measured.count if is_mean else None
         norm = {"min": measured.low, "mean": mean, "max": measured.high} if is_list and measured.count else None
         low, high = self._lengths or (None, None)
@@ -146,6 +146,12 @@ class _Measured:
         self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
         if self._ranks is not None:
             self._ranks.update(numbers[np.isfinite(numbers)])
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether the sum is a number; the sum of large finite values may be none."""
+        is_finite = math.isfinite(self.low) and math.isfinite(self.high)
+        return self.count > 0 and (math.isfinite(self.total) or not is_finite)
 
     def histogram(self) -> list[int] | None:
         """Return the estimated counts of finite values in parts of equal width."""
