@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +204,19 @@ def test_answer_as_arrow_is_streamed(lake: str) -> None:
     with pa.ipc.open_stream(done.stdout) as stream:
         batches = list(stream)
     assert (sum(batch.num_rows for batch in batches), len(batches) > 1) == (10000, True)
+
+
+def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scanner = lance.LanceDataset.scanner
+
+    def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return scanner(self, *args, **kwargs)
+
+    monkeypatch.setattr(lance.LanceDataset, "scanner", stopped)
+    endless = "SELECT sum(hash(a.range * b.range)) FROM range(1000000) a, range(1000000) b, ml.t"
+    done = run(lake, endless)
+    assert (done.exit_code, "Stopped. Nothing was changed." in done.stderr) == (130, True), done.output
 
 
 def test_statement_is_read_from_standard_input(lake: str) -> None:

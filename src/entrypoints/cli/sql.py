@@ -205,7 +205,7 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         """Create the source. The class of pyarrow is only an interface here, as it is for Lance."""
         self._dataset = dataset
         self.schema = schema
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
         """Return a scanner; Lance applies the filter if it knows all of its expressions."""
@@ -223,14 +223,14 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
                 return pds.Scanner.from_batches(reader, columns=chosen, filter=filter)
             reader = pa.RecordBatchReader.from_batches(schema, self._kept(scanner.to_batches()))
             return pds.Scanner.from_batches(reader)
-        except Exception as error:
+        except BaseException as error:  # also Ctrl-C
             self.failure = error
             raise
 
     def _kept(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from batches
-        except Exception as error:
+        except BaseException as error:  # also Ctrl-C
             self.failure = error
             raise
 
@@ -280,6 +280,10 @@ def _explained(sources: Sequence[_Source]) -> Iterator[None]:
     """Raise the error of the engine, or the error of DuckDB as one about the statement."""
     try:
         yield
+    except RuntimeError as error:
+        if "interrupted" in str(error):  # DuckDB's answer to Ctrl-C
+            raise KeyboardInterrupt from error
+        raise
     except duckdb.Error as error:
         for source in sources:
             if source.failure is not None:
