@@ -45,6 +45,7 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
             *("mark", "pace", "patient_from", "waiting", "__cause__"),
         },
     ),
+    "entrypoints/cli/completion.py": (OTHERS, {"type"}),
     "entrypoints/namespace/rest.py": (NAMES, {"__doc__", "__name__", "__qualname__", "setattr"}),
     "entrypoints/namespace/tables.py": (
         MODELS,
