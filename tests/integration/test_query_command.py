@@ -91,6 +91,7 @@ def test_names_between_quotes_are_those_of_the_catalog(lake: str, name: str, num
         ("FROM ml.t AT (VERSION => 1 + 1)", "AT (VERSION => 3)"),
         ("FROM ml.t AT (TIMESTAMP => 'soon')", "neither a time"),
         ("SELECT error('broken')", "broken"),
+        ("SELECT CAST(text AS INTEGER) FROM ml.t", "Could not convert string"),
     ],
 )
 def test_statement_that_cannot_run_says_why(lake: str, sql: str, advice: str) -> None:

@@ -223,14 +223,14 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
                 return pds.Scanner.from_batches(reader, columns=chosen, filter=filter)
             reader = pa.RecordBatchReader.from_batches(schema, self._kept(scanner.to_batches()))
             return pds.Scanner.from_batches(reader)
-        except BaseException as error:  # also Ctrl-C
+        except (Exception, KeyboardInterrupt) as error:
             self.failure = error
             raise
 
     def _kept(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from batches
-        except BaseException as error:  # also Ctrl-C
+        except (Exception, KeyboardInterrupt) as error:
             self.failure = error
             raise
 
