@@ -41,7 +41,7 @@ LIMITS = {
 
 @contextmanager
 def commands(tables: int, rows: int) -> Iterator[dict[str, list[str]]]:
-    """Yield the arguments of commands, by name,."""
+    """Yield the arguments of commands by name."""
     with TemporaryDirectory() as directory:
         few, many = f"{directory}/few", f"{directory}/many"
         catalog = lancekeep.connect(few)
