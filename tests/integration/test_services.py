@@ -166,6 +166,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "commit_change": lambda catalog: catalog.commit_change(
         NAME, lambda dataset: (dataset.delete("id = 1"), dataset)[1]
     ),
+    "commit_rows": lambda catalog: catalog.commit_rows(NAME),
     "upkeep.compact": lambda catalog: catalog.upkeep.compact(NAME),
     "create_namespace": lambda catalog: catalog.create_namespace("other"),
     "declare_table": lambda catalog: catalog.declare_table("ns.declared"),
@@ -207,6 +208,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
     "versions.describe": lambda catalog: catalog.versions.describe(NAME),
     "versions.history": lambda catalog: catalog.versions.history(NAME),
+    "versions.manifest": lambda catalog: catalog.versions.manifest(NAME),
     "versions.restore": lambda catalog: catalog.versions.restore(NAME, 1),
     "partitions.create": lambda catalog: catalog.partitions.create(SCHEMA, []),
     "partitions.open": lambda catalog: catalog.partitions.open(),
@@ -259,7 +261,7 @@ NOT_CALLED = {
     "structure.add_segments", "structure.require_columns_may_change",
 }  # fmt: skip
 LOCAL = {
-    "alter_namespace", "alter_table", "clone", "clones_of", "initialize", "inspect", "list_dropped",
+    "alter_namespace", "alter_table", "clone", "clones_of", "commit_rows", "initialize", "inspect", "list_dropped",
     "partitions.create", "partitions.open", "protect", "purge", "snapshot", "structure.set_base_paths", "transaction",
     "undrop", "unprotect", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
     "upkeep.identity", "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",
@@ -352,7 +354,7 @@ def test_types_of_public_methods_are_public() -> None:
     """Names of `typing` and `collections.abc`, and aliases of plain types, are no names of Lancekeep."""
     plain = {"Any", "Callable", "Iterable", "Iterator", "Mapping", "None", "Sequence"}
     aliases = {"Identifier", "Moment", "Progress", "Reference"}
-    described = {"TableTransaction"}  # the message of the table format, in docs/table-format.md
+    described = {"Manifest", "TableTransaction"}  # messages of the table format, in docs/table-format.md
     hidden = {kind: of for kind, of in public_types() if kind not in plain | aliases | described | {*lancekeep.__all__}}
     assert hidden == {}
 

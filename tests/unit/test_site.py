@@ -62,13 +62,14 @@ def test_links_between_files_are_relative_and_lead_to_existing_files(page: Path)
 
 
 def test_files_of_typical_changes_exist() -> None:
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("Nine typical changes")[2].partition("\n\n\n")[0]
-    table = [line for line in section.partition("## Tests")[0].splitlines() if line.startswith("| ")][2:]
-    assert len(table) == 9
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("Ten typical changes")[2].partition("## Tests")[0]
+    table = [line for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(table) == 10
     for row in table:
         paths = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", row)
         assert paths, row
-        assert [path for path in paths if not (ROOT / "src" / path).exists()] == []
+        places = [ROOT / (path if path.startswith("tests/") else f"src/{path}") for path in paths]
+        assert [place for place in places if not place.exists()] == []
 
 
 def test_api_page_names_every_public_name_once() -> None:
