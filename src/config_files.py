@@ -65,3 +65,14 @@ def content(file: Path) -> dict[str, Any]:
     except ValueError as error:
         problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
         raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
+
+
+def is_toml(text: str) -> bool:
+    """Return whether a text is the content of a TOML file."""
+    import tomllib  # as in `content`
+
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True

@@ -136,3 +136,24 @@ def test_folder_that_does_not_exist_is_refused_before_the_check(home: Path) -> N
     told = init(*GIVEN, "--file", "absent/lancekeep.toml")
     assert (told.exit_code, "its folder does not exist" in told.stderr) == (2, True)
     assert list(home.iterdir()) == []
+
+
+def test_file_with_secrets_keeps_its_permissions_and_its_link(home: Path) -> None:
+    file = home / "secret.toml"
+    file.write_text('root = "other"\n[storage]\nsecret_access_key = "hunter2"\n')
+    file.chmod(0o600)
+    (home / "lancekeep.toml").symlink_to(file)
+    assert init(*GIVEN, "--name", "prod").exit_code == 0
+    assert (file.stat().st_mode & 0o777, (home / "lancekeep.toml").is_symlink()) == (0o600, True)
+    assert set(tomllib.loads(file.read_text())) == {"root", "storage", "catalogs"}
+    assert init(*GIVEN, "--overwrite").exit_code == 0
+    assert (file.stat().st_mode & 0o777, tomllib.loads(file.read_text())["root"]) == (0o600, f"{home}/lake")
+
+
+@pytest.mark.parametrize("catalogs", ['catalogs = {dev = {root = "x"}}', 'catalogs = "dev"'])
+def test_section_that_the_file_cannot_hold_is_refused(home: Path, catalogs: str) -> None:
+    (home / "lancekeep.toml").write_text(f"{catalogs}\n")
+    told = init(*GIVEN, "--name", "prod")
+    assert (told.exit_code, "catalogs is not written as sections" in told.stderr) == (2, True), told.output
+    assert (home / "lancekeep.toml").read_text() == f"{catalogs}\n"
+    assert os.listdir(home) == ["lancekeep.toml"]

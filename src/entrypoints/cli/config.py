@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import attrs
 import click
 
 from lancekeep.config import COMMIT_STORE, REST, STORAGE, ConnectionConfig, named_catalogs, public_url
-from lancekeep.config_files import FILE, content
+from lancekeep.config_files import FILE, content, is_toml
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.cli.command import Command
 from lancekeep.entrypoints.cli.commands import WRONG
@@ -132,9 +133,7 @@ def init(
         if failed:
             message(f"Not safe: {'; '.join(failed)}. Nothing was written.")
             context.exit(WRONG)
-    _write(
-        file, (file.read_text("utf-8").rstrip("\n") + "\n\n" if adds else "") + answers.section(), new=done == "write"
-    )
+    _write(file, _added(file, answers) if adds else answers.section(), new=done == "write")
     place = f" {answers.name}" if answers.name else ""
     message(f"Wrote {file}. Create the catalog with lancekeep init{place}.")
 
@@ -192,7 +191,7 @@ def _adds(file: Path, answers: _Answers, overwrite: bool) -> bool:
 
     Raises:
         Refused: The file exists, and may not be replaced.
-        InvalidInput: The folder of the file does not exist, or the file cannot be read.
+        InvalidInput: The folder of the file does not exist, or the file cannot be read, or no section can follow.
     """
     if not file.absolute().parent.is_dir():
         raise InvalidInput(f"{file}: its folder does not exist. Nothing was changed. Create the folder first")
@@ -200,22 +199,39 @@ def _adds(file: Path, answers: _Answers, overwrite: bool) -> bool:
         return False
     found: Mapping[str, Any] = content(file) if not overwrite else {}
     if answers.name and not overwrite and answers.name not in found.get("catalogs", {}):
+        if not is_toml(_added(file, answers)):
+            raise InvalidInput(
+                f"{file}: catalogs is not written as sections, so none can follow. Nothing was changed. Write each "
+                f"catalog as [catalogs.NAME], or choose another --file"
+            )
         return True
     if not overwrite and not (can_ask() and click.confirm(f"{file} exists. Replace it?", err=True)):
         raise Refused(f"{file} exists. Nothing was changed. Choose another --file or --name, or add --overwrite")
     return False
 
 
+def _added(file: Path, answers: _Answers) -> str:
+    """Return the text of a file, with the section of the catalog at its end."""
+    return file.read_text("utf-8").rstrip("\n") + "\n\n" + answers.section()
+
+
 def _write(file: Path, text: str, *, new: bool) -> None:
-    """Write a file, which appears when it is complete."""
-    partial = file.with_name(f".{file.name}.{uuid4().hex}")
+    """Write a file, which appears when it is complete.
+
+    A file that exists keeps its permissions, because it may have secrets, and its symbolic link.
+    """
+    place = Path(os.path.realpath(file))
+    partial = place.with_name(f".{place.name}.{uuid4().hex}")
     try:
+        if not new:
+            partial.touch(mode=0o600)
+            shutil.copymode(place, partial)
         partial.write_text(text, "utf-8")
         if new:
-            os.link(partial, file)  # refuses a file that appeared since
+            os.link(partial, place)  # refuses a file that appeared since
             partial.unlink()
         else:
-            os.replace(partial, file)
+            os.replace(partial, place)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
