@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lancekeep
-from lancekeep.entrypoints.cli.completion import VARIABLE
+from lancekeep.entrypoints.cli.completion import LOOKUP, REQUEST, VARIABLE
 
 HOSTILE = ["`touch pwned`", "a;touch pwned", "*", "sp ace", "'quote"]
 SAFE = "ünïcode"
@@ -146,3 +147,66 @@ def test_other_shells_get_names_in_their_form(home: Path, shell: str) -> None:
     )
     assert "ml.features" in done.stdout
     assert done.stderr == ""
+
+
+def pressed(home: Path, words: str, **variables: str) -> str:
+    """Return what bash's program gets for the last word."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lancekeep"],
+        env={
+            **environment(home),
+            VARIABLE: "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+            **variables,
+        },
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_hostile_names_of_catalogs_are_not_offered(home: Path) -> None:
+    file = home / "hostile.toml"
+    names = ("$(touch pwned)", r"a\nplain,$(touch pwned)", "prod")
+    file.write_text("".join(f'[catalogs."{name}"]\nroot = "lake"\n' for name in names))
+    assert pressed(home, "lancekeep ls ", LANCEKEEP_CONFIG=str(file)) == "dir,\nplain,prod\n"
+
+
+@pytest.mark.parametrize("cache", ["relative", "{home}/lancekeep.toml"])
+def test_without_a_cache_commands_are_completed(home: Path, cache: str) -> None:
+    assert pressed(home, "lancekeep his", XDG_CACHE_HOME=cache.format(home=home)) == "plain,history\n"
+    assert not (home / "relative").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_cache_of_another_user_is_not_used(home: Path) -> None:
+    cache = home / "shared" / "lancekeep"
+    cache.mkdir(parents=True)
+    os.chown(cache, 12345, 12345)
+    assert pressed(home, "lancekeep his", XDG_CACHE_HOME=str(home / "shared")) == "plain,history\n"
+    assert list(cache.iterdir()) == []
+
+
+def test_names_that_were_not_used_for_a_month_leave_the_cache(home: Path) -> None:
+    old, recent = (home / "aged" / "lancekeep" / f"names-{name}.json" for name in ("old", "recent"))
+    old.parent.mkdir(parents=True)
+    for file in (old, recent):
+        file.write_text("{}")
+    os.utime(old, (0, 0))
+    request = {"root": str(home / "lake"), "kind": "tables", "of": "", "commit_store": None, "mode": None, "prefix": ""}
+    subprocess.run(
+        [sys.executable, "-m", "lancekeep"],
+        env={
+            **environment(home),
+            VARIABLE: LOOKUP,
+            REQUEST: json.dumps(request),
+            "XDG_CACHE_HOME": str(home / "aged"),
+        },
+        cwd=home,
+        check=True,
+    )
+    assert (old.exists(), recent.exists(), len(list(old.parent.iterdir()))) == (False, True, 2)

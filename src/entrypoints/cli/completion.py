@@ -31,6 +31,8 @@ LOOKUP = "lookup"
 _FRESH, _PATIENCE, _ABANDONED = 10.0, 1.5, 20.0
 """Seconds: names of this age are not looked up again; a key press waits at most so long for the first answer of a
 catalog; a lookup that began earlier has failed."""
+_UNUSED = 30 * 86_400.0
+"""Seconds after which names that were not looked up leave the cache."""
 
 TABLES, NAMESPACES, COLUMNS, TAGS, BRANCHES, DROPPED = "tables", "namespaces", "columns", "tags", "branches", "dropped"
 _FILE = "file"
@@ -81,8 +83,7 @@ def completion(shell: str) -> None:
     """
     group: Any = click.get_current_context().find_root().command
     click.echo(SHELLS[shell](group, {}, "lancekeep", VARIABLE).source())
-    with suppress(OSError):
-        _parameters(group)
+    _parameters(group)
 
 
 def complete(group: click.Group, instruction: str) -> None:
@@ -161,7 +162,7 @@ class _Word(NamedTuple):
             from lancekeep.config import named_catalogs
 
             yield CompletionItem("", type="dir")
-            yield from _starting(named_catalogs(), incomplete)
+            yield from _starting(filter(_is_plain, named_catalogs()), incomplete)
             at = 0 if self._default() else len(others)
         if others and (at < len(others) or others[-1]["nargs"] == -1):
             yield from self.named(_ARGUMENTS.get(others[min(at, len(others) - 1)]["name"]), incomplete)
@@ -225,16 +226,18 @@ def _parameters(group: click.Group) -> dict[str, Any]:
     """Return the parameters of each command, from the cache or from the commands."""
     sources = (file.stat() for file in Path(__file__).parent.glob("*.py"))
     stamp = [sys.version, *sorted(f"{each.st_mtime_ns} {each.st_size}" for each in sources)]
-    cache = _cache() / f"commands-{hashlib.sha256(repr((__file__, stamp)).encode()).hexdigest()[:16]}.json"
-    found = _read(cache)
-    if found is None:
-        context = click.Context(group)
-        loaded = {name: group.get_command(context, name) for name in group.list_commands(context)}
-        found = {name: _described(each) for name, each in loaded.items() if each is not None}
+    name = f"commands-{hashlib.sha256(repr((__file__, stamp)).encode()).hexdigest()[:16]}.json"
+    with suppress(OSError):
+        if (found := _read(_cache() / name)) is not None:
+            return dict(found)
+    context = click.Context(group)
+    loaded = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    described = {name: _described(each) for name, each in loaded.items() if each is not None}
+    with suppress(OSError):  # without a cache, each key press imports the commands
         for old in _cache().glob("commands-*.json"):
             old.unlink(missing_ok=True)
-        write(cache, found)
-    return dict(found)
+        write(_cache() / name, described)
+    return described
 
 
 def _described(command: click.Command) -> dict[str, Any]:
@@ -295,7 +298,7 @@ def _refreshed(request: Mapping[str, Any]) -> Any:
     """Return what the cache has; start a lookup if it is old, and wait for it if there is nothing."""
     file = cache_of(request)
     found = _read(file)
-    if found is not None and time.time() - found["at"] < _FRESH:
+    if found is not None and abs(time.time() - found["at"]) < _FRESH:  # a clock that was set back lets names age
         return found
     started = _started(file, request)
     if found is None and started is not None:
@@ -309,7 +312,7 @@ def _started(file: Path, request: Mapping[str, Any]) -> subprocess.Popen[bytes] 
     """Start a lookup, unless one is running."""
     running = file.with_suffix(".running")
     with suppress(FileNotFoundError):
-        if time.time() - running.stat().st_mtime > _ABANDONED:
+        if abs(time.time() - running.stat().st_mtime) > _ABANDONED:
             running.unlink()
     running.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -329,13 +332,32 @@ def _started(file: Path, request: Mapping[str, Any]) -> subprocess.Popen[bytes] 
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lancekeep")
+    """Return the folder of the cache.
+
+    Raises:
+        OSError: The user has no home, or the folder belongs to another user, who could offer commands in it.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lancekeep")
+    if not folder.is_absolute():
+        raise FileNotFoundError(f"{folder} is not an absolute path")
+    with suppress(FileNotFoundError):
+        if hasattr(os, "geteuid") and folder.lstat().st_uid != os.geteuid():
+            raise PermissionError(f"{folder} belongs to another user")
+    return folder
 
 
 def _read(file: Path) -> Any:
     with suppress(OSError, ValueError):
         return json.loads(file.read_bytes())
     return None
+
+
+def forget_unused() -> None:
+    """Remove names that were not looked up for a month."""
+    for file in _cache().glob("names-*.json"):
+        with suppress(FileNotFoundError):
+            if time.time() - file.stat().st_mtime > _UNUSED:
+                file.unlink()
 
 
 def write(file: Path, content: Any) -> None:

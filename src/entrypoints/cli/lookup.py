@@ -37,6 +37,7 @@ def look_up(functions: PublicFunctions) -> None:
     try:
         if answer is not None:
             completion.write(file, {"at": time.time(), **answer})
+            completion.forget_unused()
     finally:
         file.with_suffix(".running").unlink(missing_ok=True)
 
