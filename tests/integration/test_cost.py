@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -102,3 +103,36 @@ def test_catalog_is_summed_by_table(tmp_path: Path) -> None:
     for row, place in zip(found, places, strict=True):
         assert row["bytes"] == sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
     assert found[0]["bytes"] == sum(found[0][name] for name in ("latest", "kept", "old", "orphans", "other"))
+
+
+def test_what_the_clean_up_keeps_is_not_predicted_to_be_freed(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    with lancekeep.connect(root, commit_store="conditional-put://") as catalog:
+        catalog.initialize()
+        for number in range(3):
+            catalog.write("t", rows(number, number + 50), "overwrite" if number else "create")
+            if number == 1:
+                catalog.clone("t", "copy")
+        table = tmp_path / "lake" / catalog.find_table("t").location
+        fragments = lance.fragment.write_fragments(rows(0, 90), str(table))
+        operation = lance.LanceOperation.Append(fragments)
+        lance.LanceDataset.commit(str(table), operation, read_version=1, detached=True)
+        catalog.drop_table("copy", keep=timedelta(days=1))
+
+        found = {each["what"]: each for each in costs(root, "t")}
+        assert found.keys() == {"latest version", "clone", "detached versions", "old versions", "other files"}
+        assert (found["clone"]["name"], found["clone"]["freed by"]) == (
+            "copy (dropped)",
+            "lancekeep purge copy; cleanup",
+        )
+        assert found["detached versions"]["freed by"] is None
+
+        def cleaned() -> int:
+            before = size(table)
+            catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["t"])
+            return before - size(table)
+
+        assert cleaned() == found["old versions"]["bytes"]
+        assert cleaned() == 0
+        catalog.purge("copy")
+        assert cleaned() == found["clone"]["bytes"] > 1000

@@ -19,6 +19,8 @@ from lancekeep.domain.table import Table, v1_table
 _LISTED_DIRECTORIES, _LISTED_READS = 1000, 50
 """The limits of the search for clones: V1 directories, and tables among them without a manifest entry."""
 
+DROPPED = " (dropped)"
+"""The end of the name of a dropped table among readers."""
 FORCE = (
     "`lancekeep drop --force` (drop_table(force=True), drop_namespace(force=True)) drops the table all the same; the "
     "clones cannot be read afterwards."
@@ -50,6 +52,10 @@ class Removal:
         Returns:
             Identifiers of tables; for a clone that is not in the catalog, its location.
         """
+        return [name for name, _ in self.located_readers(table)]
+
+    def located_readers(self, table: Table) -> list[tuple[str, str]]:
+        """Return the clones that read files of a table as `readers` does, each with its location."""
         return self._named(self._readers(table))
 
     def recorded_readers(self, table: Table) -> list[str]:
@@ -76,7 +82,8 @@ class Removal:
     def needed(self, table: Table, clones: Iterable[str], advice: str = FORCE) -> Refused:
         """Return the refusal for a table whose files these clones read."""
         return Refused(
-            f"the table {table.id} is needed by {', '.join(self._named(clones))}: a shallow clone reads its files. "
+            f"the table {table.id} is needed by {', '.join(name for name, _ in self._named(clones))}: a shallow clone "
+            "reads its files. "
             f"Nothing was changed. Drop the clones first, or make deep copies of them. {advice}"
         )
 
@@ -103,11 +110,11 @@ class Removal:
                 if reads >= _LISTED_READS:
                     return
 
-    def _named(self, locations: Iterable[str]) -> list[str]:
-        """Return the identifiers of tables; keep a location that has no table."""
+    def _named(self, locations: Iterable[str]) -> list[tuple[str, str]]:
+        """Return the identifier of the table at each location, or the location if no table has it."""
         view = self._ledger.view()
         owners = {location: view.owner_of(location) for location in sorted(locations)}
-        return [location if owner is None else _shown(owner) for location, owner in owners.items()]
+        return [(location if owner is None else _shown(owner), location) for location, owner in owners.items()]
 
     # -- removing -----------------------------------------------------------------------------------------------
 
@@ -160,4 +167,4 @@ class Removal:
 
 
 def _shown(owner: ManifestEntry) -> str:
-    return f"{owner_id(owner)} (dropped)" if is_record(owner) else str(owner_id(owner))
+    return f"{owner_id(owner)}{DROPPED}" if is_record(owner) else str(owner_id(owner))

@@ -6,7 +6,7 @@ holds a record of each file of one table, and one manifest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -24,7 +24,7 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 LATEST, TAG, BRANCH, CLONE = "latest version", "tag", "branch", "clone"
 OLD, UNFINISHED, SEVERAL = "old versions", "unfinished commits", "several of these"
-ORPHANS, OTHER = "orphans", "other files"
+DETACHED, ORPHANS, OTHER = "detached versions", "orphans", "other files"
 
 
 @attrs.frozen
@@ -111,7 +111,7 @@ class Costs:
         self,
         location: str,
         references: Mapping[Holder, Reference],
-        clones: Mapping[str, str],
+        clones: Iterable[tuple[str, str]] = (),
         *,
         versions: bool = False,
     ) -> TableCosts:
@@ -120,7 +120,7 @@ class Costs:
         Args:
             location: Its directory, relative to the root.
             references: The versions that tags, branches and the catalog name, by holder.
-            clones: The directories of the tables that read its files, by their names.
+            clones: The tables that read its files, each with its directory.
             versions: Also return the costs of each version, which reads each manifest twice.
 
         Raises:
@@ -157,9 +157,10 @@ class _Counting:
     _bits: dict[Holder, int] = attrs.field(factory=dict)
     _manifests: dict[Reference, list[ObjectInfo]] = attrs.field(factory=dict)
     _unfinished: list[ObjectInfo] = attrs.field(factory=list)
+    _detached: list[ObjectInfo] = attrs.field(factory=list)
     _other: Share = attrs.field(factory=Share)
 
-    def run(self, clones: Mapping[str, str], *, versions: bool) -> TableCosts:
+    def run(self, clones: Iterable[tuple[str, str]], *, versions: bool) -> TableCosts:
         for info in self.costs.listed(self.prefix):
             self._sort(info)
         held = self._held()
@@ -169,9 +170,10 @@ class _Counting:
             bits = sum(map(self._bit, held.get(reference, [Holder(OLD)])))
             for info in self._manifests[reference]:
                 self._need({info.key.encode(), *self.costs.names(info.key)}, bits, at + 1)
-        for info in self._unfinished:
-            self._need({info.key.encode(), *self.costs.names(info.key)}, self._bit(Holder(UNFINISHED)))
-        for name, location in clones.items():
+        for kind, infos in ((UNFINISHED, self._unfinished), (DETACHED, self._detached)):
+            for info in infos:
+                self._need({info.key.encode(), *self.costs.names(info.key)}, self._bit(Holder(kind)))
+        for name, location in clones:
             self._need_of_clone(Holder(CLONE, name), location)
         detailed = references if versions else ()
         return TableCosts(self._shares(), [self._version(at + 1, each, held) for at, each in enumerate(detailed)])
@@ -185,7 +187,9 @@ class _Counting:
         name = place.own_name
         if place.directory == VERSIONS and not place.is_unfinished and ".manifest" in place.rest:
             parsed, name = ManifestName.parse(place.rest), info.key.encode()
-            if parsed is None or parsed.is_staged:
+            if parsed is None or (parsed.is_staged and not parsed.is_generated):  # the clean-up keeps them
+                self._detached.append(info)
+            elif parsed.is_staged:
                 self._unfinished.append(info)
             else:
                 self._manifests.setdefault(Reference(place.branch, parsed.version), []).append(info)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.application.entries.removal import DROPPED
 from lancekeep.application.upkeep import costs as of
 from lancekeep.application.upkeep.costs import Costs, Holder, TableCosts, VersionCost
 from lancekeep.domain.dataset_files import Reference
-from lancekeep.domain.errors import InvalidInput, TableNotFound
 from lancekeep.domain.table import Table
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, progress
@@ -37,7 +37,10 @@ _TABLES = (
     Column("orphans", BYTES),
     Column("other", BYTES),
 )
-_ORDER = (of.LATEST, of.TAG, of.BRANCH, of.CLONE, of.SEVERAL, of.OLD, of.UNFINISHED, of.ORPHANS, of.OTHER)
+_ORDER = (
+    *(of.LATEST, of.TAG, of.BRANCH, of.CLONE, of.DETACHED, of.SEVERAL),
+    *(of.OLD, of.UNFINISHED, of.ORPHANS, of.OTHER),
+)
 _GROUPS = {
     of.LATEST: "latest",
     of.OLD: "old",
@@ -86,33 +89,22 @@ def cost(
 def _of(catalog: Catalog, costs: Costs, table: Table, by_version: bool = False) -> TableCosts:
     name = str(table.id)
     if catalog.describe_table(name).version is None:
-        return costs.of(table.location, {}, {}, versions=by_version)
+        return costs.of(table.location, {}, versions=by_version)
     references = {
         Holder(of.TAG, tag): Reference(at.branch or "", at.version) for tag, at in catalog.tags.list(name).items()
     }
     for branch, start in catalog.branches.list(name).items():
         references[Holder(of.BRANCH, branch)] = Reference(start.parent or "", start.version)
-    return costs.of(table.location, references, _clones(catalog, name), versions=by_version)
-
-
-def _clones(catalog: Catalog, name: str) -> Mapping[str, str]:
-    """Return the directories of the clones of a table; a clone without an entry is named by its directory."""
-
-    def location(clone: str) -> str:
-        try:
-            return catalog.find_table(clone).location
-        except (TableNotFound, InvalidInput):
-            return clone
-
-    return {clone: location(clone) for clone in catalog.clones_of(name)}
+    clones = directory_of(catalog).removal.located_readers(table)
+    return costs.of(table.location, references, clones, versions=by_version)
 
 
 def _shares(table: str, found: TableCosts) -> list[Row]:
     cleanup = f"lancekeep cleanup --table {table} --older-than 7d"
     freed_by = {
         of.TAG: f"lancekeep tag {table} {{}} -d; cleanup",
-        of.BRANCH: f"lancekeep branch {table} {{}} -d",
-        of.CLONE: "lancekeep drop {}, or materialize it; cleanup",
+        of.BRANCH: f"lancekeep branch {table} {{}} -d; cleanup",
+        of.CLONE: "lancekeep drop {} --keep 0s, or materialize it; cleanup",
         of.SEVERAL: "removing all tags, branches and clones that need them; cleanup",
         of.OLD: cleanup,
         of.UNFINISHED: cleanup,
@@ -125,10 +117,16 @@ def _shares(table: str, found: TableCosts) -> list[Row]:
             "name": holder.name or None,
             "bytes": share.bytes,
             "files": share.files,
-            "freed by": freed_by.get(holder.kind, "").format(holder.name) or None,
+            "freed by": _of_dropped(holder) or freed_by.get(holder.kind, "").format(holder.name) or None,
         }
         for holder, share in ordered
     ]
+
+
+def _of_dropped(holder: Holder) -> str:
+    """Return what frees the files of a dropped clone, which can be brought back; "" for another holder."""
+    table = holder.name.removesuffix(DROPPED)
+    return f"lancekeep purge {table}; cleanup" if holder.kind == of.CLONE and table != holder.name else ""
 
 
 def _version(cost: VersionCost) -> Row:
