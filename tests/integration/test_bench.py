@@ -51,7 +51,17 @@ def test_deployment_is_measured_and_nothing_is_left(tmp_path: Path, mode: str) -
 def test_nothing_is_written_without_a_confirmation(tmp_path: Path) -> None:
     refused = run(str(tmp_path / "lake"))
     assert (refused.exit_code, "Nothing was changed" in refused.stderr) == (1, True)
+    assert f"Create a catalog, which stays, and measure file://{tmp_path}/lake" in " ".join(refused.stderr.split())
     assert not list(tmp_path.rglob("*bench*"))
+
+
+def test_protected_catalog_is_not_measured(tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    with lancekeep.connect(str(root)) as catalog:
+        catalog.protect("")
+    refused = run(str(root), "--yes")
+    assert (refused.exit_code, "is protected" in refused.stderr) == (1, True), refused.output
+    assert is_empty(root)
 
 
 def test_failure_removes_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from uuid import uuid4
 import click
 
 from lancekeep.application.catalog import Catalog, services_of
-from lancekeep.domain.errors import LancekeepError, Unsupported
+from lancekeep.domain.errors import LancekeepError, Refused, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.protection import PROTECTED
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import confirmed, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, assume_yes, stores
@@ -53,7 +54,9 @@ def bench(
 
     with chosen.catalog(functions, new=True, mode=mode) as catalog:
         name = f"lancekeep-bench-{uuid4().hex[:12]}"
-        plan = f"Measure {catalog.root_uri} for {seconds:g} s, in the new namespace {name}, which is removed afterwards"
+        _require_removable(catalog)
+        made = "Create a catalog, which stays, and measure" if services_of(catalog).is_bare() else "Measure"
+        plan = f"{made} {catalog.root_uri} for {seconds:g} s, in the new namespace {name}, which is removed afterwards"
         if not confirmed(plan, assume_yes):
             return
         row = pa.table({"id": [1]})
@@ -70,6 +73,15 @@ def bench(
                 report(at, len(operations), operation)
                 rows.append(_row(operation, _durations(act, seconds / len(operations))))
     out.rows(_COLUMNS, rows)
+
+
+def _require_removable(catalog: Catalog) -> None:
+    """Raise `Refused` if the protection of the whole catalog would keep what the measurement writes."""
+    if PROTECTED in catalog.describe_namespace("").properties:
+        raise Refused(
+            f"the catalog {catalog.root_uri} is protected, so what a measurement writes could not be removed. Nothing "
+            "was changed. Measure another catalog in the same storage"
+        )
 
 
 @contextmanager
