@@ -360,3 +360,17 @@ def test_values_are_equal_as_python_compares_them(data: Any) -> None:
     pairs = zip(*(array.to_pylist() for array in arrays), strict=True)
     expected = [repr(left) == repr(right) for left, right in pairs]
     assert equal(*arrays).tolist() == expected
+
+
+@pytest.mark.parametrize("store", ["conditional-put://", "sqlite:///{path}/commits.db", "memory://limits"])
+def test_pages_of_histories_take_any_number_that_is_not_negative(tmp_path: Path, store: str) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=store.format(path=tmp_path)) as catalog:
+        for mode in ("create", "append"):
+            catalog.write("t", pa.table({"id": [1]}), mode)
+        for limit in (2**63, 2**70):
+            found = catalog.versions.history("t", limit, before=limit)
+            assert [entry.version for entry in found] == [2, 1]
+            assert [row.version for row in catalog.commit_rows("t", limit, before=limit).rows] == [2, 1]
+        assert list(catalog.versions.history("t", 0)) == []
+        with pytest.raises(lancekeep.InvalidInput, match="the limit is -1"):
+            catalog.versions.history("t", -1)

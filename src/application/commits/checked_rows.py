@@ -19,6 +19,9 @@ from lancekeep.domain.version_row import (
 )
 from lancekeep.ports.commit_store import ExternalCommitStore
 
+_LARGEST = 2**63 - 1
+"""The largest number that every commit store can compare; no history has so many versions."""
+
 
 class HistoryRows(ExternalCommitStore, Protocol):
     """Checked rows of histories, with access to the rows that fail the check."""
@@ -63,6 +66,7 @@ class CheckedRows:
         return self._checked(self._rows.latest(base_uri))
 
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
+        after, limit = (number and min(number, _LARGEST) for number in (after, limit))
         rows = self._rows.list(base_uri, after=after, limit=limit, descending=descending)
         for row in rows:
             self._checked(row)

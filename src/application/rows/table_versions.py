@@ -49,7 +49,12 @@ class TableVersions:
             before: Only versions before this one, for the next page.
             branch: The branch.
             changes: Also find what each version added and removed. Reads one more version. A server does not say it.
+
+        Raises:
+            InvalidInput: The limit is negative.
         """
+        if limit is not None and limit < 0:
+            raise InvalidInput(f"the limit is {limit}; give a number from 0 on, or None for all versions")
         return self._writes.history(ObjectId.of(identifier), limit, before=before, branch=branch, changes=changes)
 
     def describe(
