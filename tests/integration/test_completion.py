@@ -178,7 +178,7 @@ def test_hostile_names_of_catalogs_are_not_offered(home: Path) -> None:
 
 @pytest.mark.parametrize("cache", ["relative", "{home}/lancekeep.toml"])
 def test_without_a_cache_commands_are_completed(home: Path, cache: str) -> None:
-    assert pressed(home, "lancekeep his", XDG_CACHE_HOME=cache.format(home=home)) == "plain,history\n"
+    assert pressed(home, "lancekeep optim", XDG_CACHE_HOME=cache.format(home=home)) == "plain,optimize\n"
     assert not (home / "relative").exists()
 
 
@@ -187,7 +187,7 @@ def test_cache_of_another_user_is_not_used(home: Path) -> None:
     cache = home / "shared" / "lancekeep"
     cache.mkdir(parents=True)
     os.chown(cache, 12345, 12345)
-    assert pressed(home, "lancekeep his", XDG_CACHE_HOME=str(home / "shared")) == "plain,history\n"
+    assert pressed(home, "lancekeep optim", XDG_CACHE_HOME=str(home / "shared")) == "plain,optimize\n"
     assert list(cache.iterdir()) == []
 
 

@@ -55,7 +55,7 @@ class Removal:
         return [name for name, _ in self.located_readers(table)]
 
     def located_readers(self, table: Table) -> list[tuple[str, str]]:
-        """Return the clones that read files of a table as `readers` does, each with its location."""
+        """Return the `readers` of a table, each with its location."""
         return self._named(self._readers(table))
 
     def recorded_readers(self, table: Table) -> list[str]:
