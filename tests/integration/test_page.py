@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from threading import Event
 from typing import cast
 from unittest.mock import Mock
 
+import httpx
 import pyarrow as pa
 import pytest
 from memory_catalogs import World
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from lancekeep import Catalog, connect
 from lancekeep.domain.authorization import Action, Grant, Policy, Principal
@@ -23,7 +26,7 @@ from lancekeep.domain.catalog import ManifestStoreGuarantees
 from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
-from lancekeep.entrypoints.page.app import Page
+from lancekeep.entrypoints.page.app import SEARCHES, THREADS, Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
 from lancekeep.entrypoints.page.names import NameIndex, Names
 from lancekeep.entrypoints.page.request import parsed, slug
@@ -34,6 +37,7 @@ from lancekeep.entrypoints.rest.settings import ServerSettings
 
 ROWS = pa.table({"a": [1, 2, 3]})
 ADA = Principal("key:ada")
+HOST = "http://lake.test"
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,7 @@ def test_every_answer_has_the_headers_that_protect_it(page: TestClient) -> None:
         assert "unsafe" not in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
 
 
@@ -169,6 +173,51 @@ def test_names_are_read_again_when_they_are_old() -> None:
         if thread.name.endswith("(_refresh)"):
             thread.join()
     assert index.names(ADA, listing).count == 2
+
+
+def test_searches_leave_threads_to_other_pages(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first searches of a large catalog wait until its names are read."""
+    reading, done = Event(), Event()
+
+    def slow(_: Listing) -> Iterator[ObjectId]:
+        reading.set()
+        done.wait(60)
+        yield ObjectId.of("ml.t")
+
+    async def visit() -> tuple[int, set[int]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(Page(catalog)), base_url=HOST) as visitor:
+            searches = [asyncio.create_task(visitor.get("/search?q=t")) for _ in range(THREADS + SEARCHES)]
+            try:
+                await asyncio.to_thread(reading.wait, 30)
+                answer = await asyncio.wait_for(visitor.get("/"), 30)
+            finally:
+                done.set()
+            return answer.status_code, {(await each).status_code for each in searches}
+
+    monkeypatch.setattr(Listing, "all_tables", slow)
+    assert asyncio.run(visit()) == (200, {200})
+
+
+def test_principals_that_read_the_whole_catalog_share_the_names(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Grant(Action.READ, ObjectId(), frozenset({"key:ada", "key:bob"}))
+    page = Page(catalog, Policy((whole, Grant(Action.READ, ObjectId.of("ml"), frozenset({"key:eve"})))))
+    reads, read = list[Listing](), Listing.all_tables
+
+    def counted(listing: Listing) -> Iterator[ObjectId]:
+        reads.append(listing)
+        return read(listing)
+
+    monkeypatch.setattr(Listing, "all_tables", counted)
+    monkeypatch.setattr("lancekeep.entrypoints.page.names._SHARE", 1 << 30)
+    for name, count in (("key:ada", 3), ("key:bob", 3), ("key:eve", 2)):
+
+        async def signed_in(scope: Scope, receive: Receive, send: Send, name: str = name) -> None:
+            await page({**scope, "state": {"principal": Principal(name)}}, receive, send)
+
+        assert f"of {count} tables" in TestClient(signed_in).get("/search?q=t").text
+    assert len(reads) == 2
 
 
 def test_search_checks_permissions_at_the_time_of_the_answer() -> None:

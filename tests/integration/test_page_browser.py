@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from browsers import chromium, visiting
+from browsers import NAMED, NARROW, chromium, visiting
 from memory_catalogs import World
 from pictures import png
 from playwright.sync_api import Browser, expect
@@ -52,6 +52,17 @@ PAGES = (
     "/dropped",
 )
 """Pages that axe-core checks in both colour schemes and widths."""
+
+WORDS = r"""[...document.querySelectorAll("td code")].flatMap((code) => {
+  const text = code.firstChild;
+  return [...text.data.matchAll(/\w+/g)].map((word) => {
+    const range = document.createRange();
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    return [word[0], new Set([...range.getClientRects()].map((line) => line.top)).size];
+  });
+})"""
+"""Returns each word of code in the cells of tables, and on how many lines it is."""
 
 
 @pytest.fixture(scope="module")
@@ -189,20 +200,28 @@ def test_hostile_names_and_properties_are_text(browser: Browser, uri: str) -> No
 def test_visitor_signs_in_and_out(browser: Browser, lake: Catalog, tmp_path: Path) -> None:
     _, key = KeyFile(tmp_path / "keys.json").create("ada", ())
     with (
-        served(lake, ServerSettings(keys=str(tmp_path / "keys.json"), log_level="error")) as uri,
-        visiting(browser, uri) as visitor,
+        served(lake, ServerSettings(keys=str(tmp_path / "keys.json"), log_level="error")) as address,
+        visiting(browser, address.replace("127.0.0.1", NAMED)) as visitor,
     ):
         visitor.visit("/?namespace=ml")
         visitor.require_sound()
         visitor.page.get_by_label("API key or token").fill(key)
         visitor.page.keyboard.press("Enter")
-        expect(visitor.page).to_have_url(f"{uri}/?namespace=ml")
+        expect(visitor.page).to_have_url(f"{visitor.uri}/?namespace=ml")
         expect(visitor.page.get_by_role("banner")).to_contain_text("key:ada")
         assert visitor.page.evaluate("document.cookie") == ""
         visitor.page.get_by_role("button", name="Sign out").click()
-        expect(visitor.page).to_have_url(f"{uri}/sign-in")
+        expect(visitor.page).to_have_url(f"{visitor.uri}/sign-in")
         visitor.visit("/")
         expect(visitor.page.get_by_role("heading", level=1)).to_have_text("Sign in")
+
+
+def test_words_in_tables_stay_whole_on_a_phone(browser: Browser, uri: str) -> None:
+    with visiting(browser, uri, width=NARROW) as visitor:
+        visitor.visit("/t/ml.features")
+        words = visitor.page.evaluate(WORDS)
+    assert {"lancekeep", "int64"} <= {word for word, _ in words}
+    assert [word for word, lines in words if lines > 1] == []
 
 
 def test_permalink_keeps_version_filter_and_page(browser: Browser, uri: str) -> None:

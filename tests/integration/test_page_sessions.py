@@ -19,6 +19,7 @@ from lancekeep import Catalog, connect
 from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.page.app import SEGMENTS, VIEWS, Page
+from lancekeep.entrypoints.page.assets import assets
 from lancekeep.entrypoints.page.serving import page_of
 from lancekeep.entrypoints.page.sessions import LocalSession
 from lancekeep.entrypoints.rest.app import create_app
@@ -185,6 +186,14 @@ def test_clone_of_a_hidden_table_does_not_name_it(site: Site, path: str) -> None
     answer = site.signed_in().get(path.replace("{id}", "ml.copy"), params={"from": "1", "to": "1"})
     assert answer.status_code < 500
     assert "secret" not in answer.text
+
+
+def test_rate_of_principals_does_not_count_styles(catalog: Catalog, tmp_path: Path) -> None:
+    """Strangers would use up the rate of all visitors otherwise."""
+    KeyFile(tmp_path / "keys.json").create("ada", ())
+    settings = ServerSettings(keys=str(tmp_path / "keys.json"), rate=1, burst=1)
+    browser = TestClient(page_of(catalog, settings, security_of(settings, {})), HOST)
+    assert [browser.get(assets().urls["style"]).status_code for _ in range(5)] == [200] * 5
 
 
 def test_server_without_authentication_answers_this_machine_alone(catalog: Catalog) -> None:

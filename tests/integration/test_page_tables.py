@@ -117,8 +117,9 @@ def test_refused_filter_is_a_sentence(page: TestClient, condition: str) -> None:
     assert "The rows cannot be shown" in answer.text
 
 
-def test_filter_ends_when_its_time_is_over(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancekeep.entrypoints.page.rows._GROUP", 1)
+@pytest.mark.parametrize("bound", ["_GROUP", "_FRAGMENTS"])
+def test_filter_ends_when_its_time_is_over(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(f"lancekeep.entrypoints.page.rows.{bound}", 1)
     dataset, times = catalog.open("ml.t"), iter((0.0, 1.0, 9.0))
     version = Version(ObjectId.of("ml.t"), dataset.version, None, dataset)
     found = read_rows(catalog, version, ["id"], "id >= 0", 1, clock=lambda: next(times))

@@ -50,6 +50,9 @@ SEGMENTS = frozenset({"", "assets", "sign-in", "sign-out", *(path.split("/")[1] 
 THREADS = 16
 """How many pages are made at the same time."""
 
+SEARCHES = 4
+"""How many searches run at the same time. They have their own threads, because they wait for the names of a catalog."""
+
 
 @attrs.frozen
 class Page:
@@ -64,6 +67,7 @@ class Page:
     authorizer: Authorizer | None = None
     _names: NameIndex = attrs.field(factory=NameIndex)
     _threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
+    _searches: Threads = attrs.field(factory=lambda: Threads(SEARCHES))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,7 +88,8 @@ class Page:
                 with access.base_paths():
                     return handler(request)
 
-            return await self._threads.run(act)
+            threads = self._searches if handler is catalog_view.search else self._threads
+            return await threads.run(act)
         except BaseException as error:  # a panic of native code is no Exception
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -102,7 +107,7 @@ class Page:
         return PageRequest(
             catalog=cast(Catalog, AuthorizedCatalog(self.catalog, access)),
             listing=listing,
-            names=partial(self._names.names, access.principal, listing),
+            names=partial(self._names.names, access.audience, listing),
             path=scope["raw_path"].decode("latin-1"),
             path_params=parameters,
             query=query,

@@ -12,7 +12,7 @@ import attrs
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.entries.base_paths import restricted
 from lancekeep.application.entries.dropped import DroppedTable
-from lancekeep.domain.authorization import Action, Decision, Principal
+from lancekeep.domain.authorization import EVERYONE, Action, Decision, Principal
 from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
@@ -45,6 +45,14 @@ class Access:
 
     principal: Principal | None = None
     authorizer: Authorizer | None = None
+
+    @property
+    def audience(self) -> Principal | None:
+        """The principal, or `EVERYONE` if it may read the whole catalog.
+
+        All principals that may read the whole catalog see the same names.
+        """
+        return Principal(EVERYONE) if self.may_read(ObjectId()) else self.principal
 
     def may_read(self, object_id: ObjectId) -> bool:
         """Return whether the principal may read an object."""

@@ -18,7 +18,7 @@ from lancekeep.domain.identifiers import DELIMITER, MANIFEST_DELIMITER, ObjectId
 from lancekeep.entrypoints.page.authorized import Listing
 
 MOST_PRINCIPALS = 16
-"""For how many principals the names are kept."""
+"""For how many principals the names are kept; those that may read the whole catalog count as one."""
 _SHARE = 20
 """Names are kept for this many times as long as reading them takes."""
 _AT_ONCE = 0.03

@@ -22,8 +22,8 @@ MOST_FILTERED = 500
 """The last page of a filter: each page reads the pages before it again."""
 PATIENCE = 2.0
 """The seconds after which a filter reads no further fragments."""
-_GROUP = 1 << 18
-"""A filter reads at least as many rows before it looks at the time."""
+_GROUP, _FRAGMENTS = 1 << 18, 500
+"""A filter reads at least as many rows, or as many fragments, before it looks at the time."""
 LARGEST = 8 << 20
 """The bytes of an image that a page shows, and of all blobs that are read to find images."""
 _DESCRIPTION = frozenset({"position", "size"})
@@ -148,7 +148,7 @@ def _matching(
     for at, (fragment, count) in enumerate(fragments, 1):
         group.append(fragment)
         rows += count
-        if rows < _GROUP and at < len(fragments):
+        if rows < _GROUP and len(group) < _FRAGMENTS and at < len(fragments):
             continue
         query = Query((), condition=condition, limit=most - len(ids), row_ids=True, fragments=group)
         for batch in _query(catalog, version, query):

@@ -54,8 +54,12 @@ class KeySessions:
         self._secure = secure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or assets().response(scope["path"]):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        asset = assets().response(scope["path"])
+        if asset is not None:  # before the limit of the rate, which counts all requests without a principal together
+            await protected(asset)(scope, receive, send)
             return
         state, request = scope.setdefault("state", {}), Request(scope, receive)
         try:
