@@ -220,7 +220,7 @@ def test_the_lease_is_renewed_during_a_long_action(catalog: lancekeep.Catalog, m
         yield MaintenanceAction("t", "compact", "")
 
     monkeypatch.setattr(Lease, "renew", noted)
-    monkeypatch.setattr(catalog, "maintain", long_action)
+    monkeypatch.setattr(catalog.upkeep, "maintain", long_action)
     worker = MaintenanceWorker(catalog, Plan(policy()), term=0.03)
     found = worker.run_once()
     assert found is not None

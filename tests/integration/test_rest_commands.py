@@ -36,6 +36,7 @@ READS = {
     "sample": ("sample {uri} ns.t", "2"),
     "schema": ("schema {uri} ns.t", "int64"),
     "show": ("show {uri} ns.t 1", "2"),
+    "stats": ("stats {uri} ns.t", "2"),
     "tag": ("tag {uri} ns.t", ""),
     "tail": ("tail {uri} ns.t -n 1", "2"),
     "take": ("take {uri} ns.t 1", "2"),
@@ -54,6 +55,7 @@ REFUSED = {
     "tier": ("tier {uri} ns.t {directory}/cold --older-than 7d --yes", ELSEWHERE),
     "migrate": ("migrate {uri}", ELSEWHERE),
     "migrate-names": ("migrate-names {uri} ns.t", ELSEWHERE),
+    "cost": ("cost {uri} ns.t", ELSEWHERE),
     "cleanup": ("cleanup {uri} --older-than 7d", ELSEWHERE),
     "fsck": ("fsck {uri}", ELSEWHERE),
     "repair": ("repair {uri} --yes", ELSEWHERE),
@@ -69,6 +71,11 @@ REFUSED = {
 }
 TESTED_ELSEWHERE = {
     "resolve": "test_resolve_settles_an_unknown_commit_through_a_server",
+    "apply": "test_catalog_file.py writes a file to a server",
+    "export-catalog": "test_catalog_file.py reads the file of a server",
+    "query": "test_stats_and_search_commands.py queries the tables of a server",
+    "search": "test_stats_and_search_commands.py searches the tables of a server",
+    "migrate-schema": "works on a database, not on a catalog",
     "serve": "test_any_implementation_can_be_served serves a server",
     "completion": "opens no catalog",
     "config": "opens no catalog",
@@ -120,6 +127,7 @@ def test_reading_command_works_over_a_server(uri: str, name: str) -> None:
 
 
 CHANGES = {
+    "bench": "bench {uri} --seconds 0.1 --yes",
     "create": "create {uri} ns.u --column id=int64",
     "import": "import {uri} ns.t {directory}/rows.csv",
     "register": "register {uri} ns.w {location}",
