@@ -136,3 +136,47 @@ def test_what_the_clean_up_keeps_is_not_predicted_to_be_freed(tmp_path: Path) ->
         assert cleaned() == 0
         catalog.purge("copy")
         assert cleaned() == found["clone"]["bytes"] > 1000
+
+
+def test_versions_of_a_protected_table_are_freed_without_the_protection(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    with lancekeep.connect(root) as catalog:
+        catalog.create_namespace("ml")
+        for number in range(4):
+            catalog.write("ml.t", rows(number, number + 50), "overwrite" if number else "create")
+        catalog.tags.create("ml.t", "third", 3)
+        catalog.protect("ml")
+        table = tmp_path / "lake" / catalog.find_table("ml.t").location
+
+        found = {each["what"]: each for each in costs(root, "ml.t")}
+        assert found.keys() == {"latest version", "tag", "protection", "other files"}
+        assert (found["protection"]["name"], found["protection"]["freed by"]) == (
+            "ml",
+            "lancekeep unprotect ml; cleanup",
+        )
+        for protected in (True, False):
+            if not protected:
+                catalog.unprotect("ml")
+            before = size(table)
+            catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["ml.t"])
+            assert before - size(table) == (0 if protected else found["protection"]["bytes"])
+        assert found["protection"]["bytes"] > 1000
+
+
+def test_published_version_of_a_partition_is_kept(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    with lancekeep.connect(root) as catalog:
+        data = pa.table({"id": [1], "country": ["NL"]})
+        catalog.partitions.create(data.schema, [lancekeep.PartitionBy.identity("country")]).write(data)
+        (partition,) = (str(each) for each in catalog.list_all_tables())
+
+        def add(dataset: lance.LanceDataset) -> lance.LanceDataset:
+            dataset.insert(data.cast(dataset.schema), mode="append")
+            return dataset
+
+        with pytest.raises(lancekeep.ConcurrentModification, match="did not write"):  # committed, and not published
+            catalog.commit_change(partition, add)
+    assert [each["kept by"] for each in costs(root, partition, "--versions")] == [
+        ["published version 1"],
+        ["latest version 2"],
+    ]

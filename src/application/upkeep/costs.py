@@ -23,6 +23,7 @@ from lancekeep.format.file_references import names_in
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 LATEST, TAG, BRANCH, CLONE = "latest version", "tag", "branch", "clone"
+PUBLISHED, PROTECTION = "published version", "protection"
 OLD, UNFINISHED, SEVERAL = "old versions", "unfinished commits", "several of these"
 DETACHED, ORPHANS, OTHER = "detached versions", "orphans", "other files"
 
@@ -33,7 +34,8 @@ class Holder:
 
     Attributes:
         kind: One of the constants of this module.
-        name: The tag, the branch or the clone; the number of the latest version.
+        name: The tag, the branch or the clone; the number of the latest version; the table or namespace that is
+            protected.
     """
 
     kind: str
@@ -113,6 +115,7 @@ class Costs:
         references: Mapping[Holder, Reference],
         clones: Iterable[tuple[str, str]] = (),
         *,
+        protection: Holder | None = None,
         versions: bool = False,
     ) -> TableCosts:
         """Return the costs of a table.
@@ -121,12 +124,14 @@ class Costs:
             location: Its directory, relative to the root.
             references: The versions that tags, branches and the catalog name, by holder.
             clones: The tables that read its files, each with its directory.
+            protection: What protects the table. Then the clean-up keeps all versions before the last reference.
             versions: Also return the costs of each version, which reads each manifest twice.
 
         Raises:
             Damaged: A manifest cannot be read.
         """
-        return _Counting(self, f"{self.places.prefix}{location}/", references).run(clones, versions=versions)
+        counting = _Counting(self, f"{self.places.prefix}{location}/", references, protection)
+        return counting.run(clones, versions=versions)
 
     def size(self, location: str) -> Share:
         """Return the files below a directory, relative to the root."""
@@ -153,6 +158,7 @@ class _Counting:
     costs: Costs
     prefix: str
     references: Mapping[Holder, Reference]
+    protection: Holder | None
     _files: dict[bytes, _File] = attrs.field(factory=dict)
     _bits: dict[Holder, int] = attrs.field(factory=dict)
     _manifests: dict[Reference, list[ObjectInfo]] = attrs.field(factory=dict)
@@ -209,7 +215,14 @@ class _Counting:
             held.setdefault(Reference(branch, version), []).append(holder)
         for holder, reference in self.references.items():
             held.setdefault(reference, []).append(holder)
-        return held
+        return held if self.protection is None else self._protected(self.protection) | held
+
+    def _protected(self, protection: Holder) -> dict[Reference, list[Holder]]:
+        """Return the versions before the last reference to each history."""
+        last: dict[str, int] = {}
+        for reference in self.references.values():
+            last[reference.branch] = max(reference.version, last.get(reference.branch, 0))
+        return {each: [protection] for each in self._manifests if each.version < last.get(each.branch, 0)}
 
     def _need_of_clone(self, holder: Holder, location: str) -> None:
         prefix = f"{self.costs.places.prefix}{location}/"

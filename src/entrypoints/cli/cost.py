@@ -12,6 +12,8 @@ from lancekeep.application.entries.removal import DROPPED
 from lancekeep.application.upkeep import costs as of
 from lancekeep.application.upkeep.costs import Costs, Holder, TableCosts, VersionCost
 from lancekeep.domain.dataset_files import Reference
+from lancekeep.domain.partitions import published_version
+from lancekeep.domain.protection import protector
 from lancekeep.domain.table import Table
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, progress
@@ -38,7 +40,7 @@ _TABLES = (
     Column("other", BYTES),
 )
 _ORDER = (
-    *(of.LATEST, of.TAG, of.BRANCH, of.CLONE, of.DETACHED, of.SEVERAL),
+    *(of.LATEST, of.PUBLISHED, of.TAG, of.BRANCH, of.CLONE, of.DETACHED, of.PROTECTION, of.SEVERAL),
     *(of.OLD, of.UNFINISHED, of.ORPHANS, of.OTHER),
 )
 _GROUPS = {
@@ -95,8 +97,14 @@ def _of(catalog: Catalog, costs: Costs, table: Table, by_version: bool = False) 
     }
     for branch, start in catalog.branches.list(name).items():
         references[Holder(of.BRANCH, branch)] = Reference(start.parent or "", start.version)
-    clones = directory_of(catalog).removal.located_readers(table)
-    return costs.of(table.location, references, clones, versions=by_version)
+    own = directory_of(catalog)
+    view = own.ledger.view()
+    entry, by = view.find(table.id.key), protector(view, table.id)
+    if entry is not None and (published := published_version(entry)) is not None:
+        references[Holder(of.PUBLISHED, str(published.version))] = published
+    protection = None if by is None else Holder(of.PROTECTION, "" if by.is_root else str(by))
+    clones = own.removal.located_readers(table)
+    return costs.of(table.location, references, clones, protection=protection, versions=by_version)
 
 
 def _shares(table: str, found: TableCosts) -> list[Row]:
@@ -105,6 +113,7 @@ def _shares(table: str, found: TableCosts) -> list[Row]:
         of.TAG: f"lancekeep tag {table} {{}} -d; cleanup",
         of.BRANCH: f"lancekeep branch {table} {{}} -d; cleanup",
         of.CLONE: "lancekeep drop {} --keep 0s, or materialize it; cleanup",
+        of.PROTECTION: "lancekeep unprotect {}; cleanup",
         of.SEVERAL: "removing all tags, branches and clones that need them; cleanup",
         of.OLD: cleanup,
         of.UNFINISHED: cleanup,
