@@ -166,6 +166,15 @@ def test_search_shows_tables_while_the_visitor_types(browser: Browser, uri: str)
         expect(visitor.page.get_by_role("status")).to_contain_text("1 match")
 
 
+def test_search_that_fails_shows_the_error(browser: Browser, uri: str) -> None:
+    with visiting(browser, uri) as visitor:
+        visitor.visit("/")
+        visitor.page.route("**/search?*part=results*", lambda route: route.fulfill(status=503))
+        visitor.page.get_by_role("searchbox").fill("feat")
+        visitor.page.wait_for_url(f"{uri}/search?q=feat")
+        visitor.errors.clear()  # the browser reports each response of 503
+
+
 def test_page_works_without_scripts(browser: Browser, uri: str) -> None:
     with visiting(browser, uri, java_script_enabled=False) as visitor:
         visitor.visit("/")

@@ -22,6 +22,7 @@ from lancekeep.domain.authorization import Action, Grant, Policy, Principal
 from lancekeep.domain.errors import TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.entrypoints.page import rows as page_rows
 from lancekeep.entrypoints.page.app import Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog
 from lancekeep.entrypoints.page.cells import cell_of, image_type
@@ -85,6 +86,23 @@ def test_pages_of_rows_are_the_rows_of_the_version(catalog: Catalog) -> None:
     assert last is not None
     assert last.is_last
     assert texts(shown(catalog, "ml.t", page="4")) == []
+
+
+@pytest.mark.parametrize("condition", ["", "id >= 10 AND name != 'n3'"])
+def test_large_rows_are_read_in_parts(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
+    """A page of rows of a hundred megabytes needs the memory of a few."""
+    together, read = list[int](), page_rows._rows
+    expected = [texts(shown(catalog, "ml.t", filter=condition, page=number)) for number in "123"]
+
+    def counted(*arguments: Any) -> list[page_rows.Row]:
+        together.append(arguments[-1].num_rows)
+        return read(*arguments)
+
+    monkeypatch.setattr(page_rows, "_rows", counted)
+    monkeypatch.setattr(page_rows, "_AT_ONCE", 1)
+    found = [texts(shown(catalog, "ml.t", filter=condition, page=number)) for number in "123"]
+    assert found == expected
+    assert max(together) == 1
 
 
 def test_table_page_pins_its_version(catalog: Catalog, page: TestClient) -> None:

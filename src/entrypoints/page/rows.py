@@ -26,6 +26,8 @@ _GROUP, _FRAGMENTS = 1 << 18, 500
 """A filter reads at least as many rows, or as many fragments, before it looks at the time."""
 LARGEST = 8 << 20
 """The bytes of an image that a page shows, and of all blobs that are read to find images."""
+_AT_ONCE = 64 << 20
+"""The bytes of rows that are read together, by the average size of a row."""
 _DESCRIPTION = frozenset({"position", "size"})
 """Names in the description of a blob."""
 
@@ -93,6 +95,16 @@ class Version:
         return str(self.dataset.data_storage_version) in ("0.1", "legacy")
 
     @property
+    def rows_at_once(self) -> int:
+        """The rows that are read together; few if they are large.
+
+        The sizes of files count the bytes of blobs, too, which are not read with their rows.
+        """
+        summary = self.summary
+        average = summary["total_files_size"] // max(summary["total_rows"], 1)
+        return PAGE + 1 if self.blobs else max(min(_AT_ONCE // max(average, 1), PAGE + 1), 1)
+
+    @property
     def blobs(self) -> frozenset[str]:
         """The columns of blobs."""
         return frozenset(field.name for field in self.dataset.schema if _is_blob(field))
@@ -118,22 +130,35 @@ def read_rows(
             scan = catalog.scan(version.table, version.number, branch=version.branch)
             whole = scan.where(condition).query.condition
         if whole is None or version.is_legacy:
-            query = Query(names, condition=whole, limit=PAGE + 1, offset=skipped, row_ids=True)
-            rows = [row for batch in _query(catalog, version, query) for row in _rows(catalog, version, names, batch)]
+            rows = _at(catalog, version, names, whole, skipped)
             return Rows(names, tuple(rows[:PAGE]), len(rows) <= PAGE)
         if page > MOST_FILTERED:
             raise InvalidInput(f"a filter shows its first {MOST_FILTERED * PAGE:,} rows; narrow the filter")
         ids, stopped = _matching(catalog, version, whole, skipped + PAGE + 1, clock)
         shown = ids[skipped : skipped + PAGE]
         by_id: dict[int, Row] = {}
-        if shown:
-            chosen = f"_rowid IN ({', '.join(map(str, shown))})"
+        together = version.rows_at_once
+        for begin in range(0, len(shown), together):
+            chosen = f"_rowid IN ({', '.join(map(str, shown[begin : begin + together]))})"
             for batch in _query(catalog, version, Query(names, condition=chosen, row_ids=True)):
                 by_id |= {row.id: row for row in _rows(catalog, version, names, batch)}
         rows = [by_id[each] for each in shown if each in by_id]
         return Rows(names, tuple(rows), len(ids) <= skipped + PAGE, stopped=stopped)
     except LancekeepError as error:
         return Rows(names, problem=text(error, 500))
+
+
+def _at(catalog: Catalog, version: Version, names: Sequence[str], condition: str | None, skipped: int) -> list[Row]:
+    """Return the rows of a page at a position, and the row after them."""
+    rows: list[Row] = []
+    together = version.rows_at_once
+    while wanted := min(together, PAGE + 1 - len(rows)):
+        query = Query(names, condition=condition, limit=wanted, offset=skipped + len(rows), row_ids=True)
+        found = [row for batch in _query(catalog, version, query) for row in _rows(catalog, version, names, batch)]
+        rows += found
+        if len(found) < wanted:
+            break
+    return rows
 
 
 def _matching(

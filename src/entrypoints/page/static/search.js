@@ -14,8 +14,8 @@
     }
     const response = await fetch(`/search?${new URLSearchParams({ q: text, part: "results" })}`);
     if (number !== latest) return; // a later answer replaces this one
-    if (response.redirected) {
-      location.assign("/search?" + new URLSearchParams({ q: text })); // to the sign-in
+    if (response.redirected || !response.ok) {
+      location.assign("/search?" + new URLSearchParams({ q: text })); // to the sign-in, or to the error
       return;
     }
     const found = new DOMParser().parseFromString(await response.text(), "text/html");
