@@ -348,6 +348,14 @@ def test_skew_of_the_clock_is_judged(ahead: float, result: str, failed: bool) ->
     assert (found.result, found.failed, bool(found.advice)) == (result, failed, failed)
 
 
+def test_machine_is_checked_before_a_catalog_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    done = CliRunner().invoke(command, ["doctor", "-o", "jsonl"], obj=lancekeep)
+    found = {row["check"]: row["result"] for row in map(json.loads, done.stdout.splitlines())}
+    assert (done.exit_code, found["catalog"], "pylance" in found, "clock" in found) == (0, "none is named", True, False)
+
+
 def test_clock_is_compared_with_replies_of_s3(moto_endpoint: str) -> None:
     options = s3_options(moto_endpoint)
     with lancekeep.connect(f"s3://{bucket(moto_endpoint)}/lake", storage_options=options) as catalog:

@@ -129,6 +129,20 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
     list shows arguments to every user of the machine, so secrets belong in a file, on stdin or in the environment.
     """
 
+    return _with_stores(command, Stores.of)
+
+
+def stores_if_named(command: Callable[Concatenate[Stores | None, P], T]) -> Callable[..., T]:
+    """Pass a command its `Stores`, as `stores` does.
+
+    Without a CATALOG, named or configured, pass None.
+    """
+    return _with_stores(command, lambda config: None if config.root is None else Stores.of(config))
+
+
+def _with_stores(
+    command: Callable[Concatenate[Any, P], T], chosen: Callable[[ConnectionConfig], Stores | None]
+) -> Callable[..., T]:
     @click.argument(CATALOG, metavar="[CATALOG]", required=False)
     @click.option(
         "--commit-store",
@@ -177,8 +191,7 @@ def stores(command: Callable[Concatenate[Stores, P], T]) -> Callable[..., T]:
                 manifest_store_options=manifest_store_option_file | manifest_store_option,
             )
         )
-        chosen = Stores.of(config)
-        return command(chosen, *args, **kwargs)
+        return command(chosen(config), *args, **kwargs)
 
     return with_stores
 

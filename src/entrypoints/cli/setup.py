@@ -21,7 +21,7 @@ from lancekeep.config import public_url
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG, one_line
-from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores_if_named
 from lancekeep.entrypoints.cli.output import Column, Output, output
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.ports.object_store import StorageTime
@@ -54,13 +54,13 @@ class _Check:
 @command()
 @output
 @mode
-@stores
+@stores_if_named
 @click.pass_context
-def doctor(context: click.Context, chosen: Stores, mode: str | None, out: Output) -> None:
+def doctor(context: click.Context, chosen: Stores | None, mode: str | None, out: Output) -> None:
     """Check the versions, extras and stores of this machine.
 
-    Opens CATALOG, compares the clock of this machine with the times in the storage's replies, and changes nothing. Exit
-    code 1: a check failed.
+    Opens CATALOG, compares the clock of this machine with the times in the storage's replies, and changes nothing.
+    Without a CATALOG, checks this machine only. Exit code 1: a check failed.
     """
     functions: PublicFunctions = context.obj
     checks = [*_versions(), *_extras(), _java(), *_catalog(functions, chosen, mode)]
@@ -103,7 +103,10 @@ def _java() -> _Check:
     return _Check("java", found[1])
 
 
-def _catalog(functions: PublicFunctions, chosen: Stores, mode: str | None) -> Iterator[_Check]:
+def _catalog(functions: PublicFunctions, chosen: Stores | None, mode: str | None) -> Iterator[_Check]:
+    if chosen is None:
+        yield _Check("catalog", "none is named", "Name a CATALOG, or configure one: lancekeep config init")
+        return
     try:
         with chosen.catalog(functions, mode=mode) as catalog:
             yield _Check("catalog", f"{catalog.root_uri} opens")
