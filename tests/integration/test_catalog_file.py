@@ -145,6 +145,36 @@ def test_only_prune_removes_what_the_file_lacks(source: str, file: Path) -> None
         assert catalog.open(["ml", "v1.2", "a b"]).count_rows() == 1
 
 
+def test_prune_of_a_protected_table_drops_nothing(source: str, tmp_path: Path) -> None:
+    with opened(source) as catalog:
+        catalog.unprotect("ml")
+        catalog.write("first", pa.table({"id": [1]}))
+    (tmp_path / "empty.json").write_text('{"format": 1}')
+    done = applied(source, tmp_path / "empty.json", "--yes", "--prune")
+    assert (done.exit_code, "cannot drop ml.t: it is protected. " in done.stderr.replace("\n", " ")) == (1, True)
+    with opened(source) as catalog:
+        assert catalog.table_exists("first")
+        assert catalog.list_dropped() == []
+
+
+def test_plan_that_fails_says_what_was_done(tmp_path: Path) -> None:
+    column = {"name": "a", "nullable": True, "type": {"type": "int64"}}
+    tables = [{"name": "t", "schema": {"fields": [column, column]}}]
+    (tmp_path / "file.json").write_text(json.dumps({"format": 1, "namespaces": [{"name": "n"}], "tables": tables}))
+    done = applied(str(tmp_path / "target"), tmp_path / "file.json", "--yes")
+    assert (done.exit_code, "1 of 2 changes were made" in done.stderr) == (2, True), done.output
+
+
+def test_id_of_a_plan_depends_on_nullability_and_metadata(tmp_path: Path) -> None:
+    column = {"name": "a", "nullable": True, "type": {"type": "int64"}}
+    shown = set()
+    for different in ({}, {"nullable": False}, {"metadata": {"about": "key"}}):
+        tables = [{"name": "t", "schema": {"fields": [{**column, **different}]}}]
+        (tmp_path / "file.json").write_text(json.dumps({"format": 1, "tables": tables}))
+        shown.add(applied(str(tmp_path / "target"), tmp_path / "file.json").stderr)
+    assert len(shown) == 3
+
+
 def test_table_is_kept_although_the_file_lacks_the_property_that_keeps_it(source: str, tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text('{"format": 1}')
     assert applied(source, tmp_path / "empty.json", "--yes", "--prune").exit_code == 1  # ml is protected
@@ -198,8 +228,25 @@ def test_malformed_file_is_refused(file: Path, tmp_path: Path, change: dict[str,
     assert (done.exit_code, reason in done.stderr) == (2, True), done.output
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"[]", b"\xff\xfe\xff", b"[" * 100_000, b"null"])
-def test_file_that_is_no_json_object_is_refused(tmp_path: Path, content: bytes) -> None:
+def deep_columns(levels: int) -> bytes:
+    found: dict[str, Any] = {"type": "int64"}
+    for _ in range(levels):
+        found = {"type": "list", "fields": [{"name": "i", "nullable": True, "type": found}]}
+    schema = {"fields": [{"name": "a", "nullable": True, "type": found}]}
+    return json.dumps({"format": 1, "tables": [{"name": "t", "schema": schema}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[", b"[]", b"\xff\xfe\xff", b"[" * 100_000, b"null"),
+        b'{"format": 1, "namespaces": [], "namespaces": [{"name": "a"}]}',
+        b'{"format": 1, "properties": {"a": "1", "a": "2"}}',
+        b'{"format": 1, "properties": {"a": "\\ud800"}}',
+        *map(deep_columns, (130, 300)),
+    ],
+)
+def test_file_that_is_no_catalog_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     assert applied(str(tmp_path / "target"), tmp_path / "file", "--yes").exit_code == 2
 

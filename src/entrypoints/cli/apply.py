@@ -117,5 +117,9 @@ def _made(catalog: Catalog, steps: Sequence[Step]) -> bool:
             except (Unsupported, VersionNotFound, BranchNotFound) as error:
                 failed += 1
                 message(f"Left out: {step.action} {step.name} {step.detail}: {error}")
+            except BaseException as error:
+                if made := number - failed:
+                    error.add_note(f"Before, {made:,} of {len(steps):,} changes were made; apply can be run again.")
+                raise
     message(f"Made {len(steps) - failed:,} changes.")
     return failed > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_json, schema_of
 from lancekeep.domain.dropped import kept_for
-from lancekeep.domain.errors import Damaged, InvalidInput
+from lancekeep.domain.errors import Damaged, InvalidInput, Refused
 from lancekeep.domain.identifiers import DELIMITER, ObjectId
 from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_spec_property
 from lancekeep.domain.properties import is_own
@@ -153,7 +153,10 @@ def decoded(text: str, source: str) -> Objects:
         InvalidInput: The text is no such file.
     """
     try:
-        root = json.loads(text)
+        root = json.loads(text, object_pairs_hook=_members_once)
+        json.dumps(root, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except InvalidInput as error:
+        raise InvalidInput(f"{source}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{source} is no JSON: {error}") from error
     _require(root, dict, f"{source}: the file")
@@ -169,6 +172,15 @@ def decoded(text: str, source: str) -> Objects:
                 raise InvalidInput(f"{where} is in the file twice, or has no name")
             given = _properties(each, members, where)
             found[object_id] = Namespace(*given) if section == "namespaces" else _decoded_table(each, given, where)
+    return found
+
+
+def _members_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Two members of one name are refused: a reader may see only the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise InvalidInput(f"an object has the member {next(name for name in names if names.count(name) > 1)!r} twice")
     return found
 
 
@@ -191,11 +203,20 @@ def _decoded_table(each: Mapping[str, Any], given: tuple[dict[str, str], bool], 
         if type(version) is not int or not is_text or at.keys() - {"version", "branch"}:
             raise InvalidInput(f'{where}: the tag {name} names no version; write 3 or {{"version": 3, "branch": "b"}}')
         tags[name] = version, branch
-    schema = each.get("schema")
+    return Table(*given, _decoded_schema(each.get("schema"), where), tags)
+
+
+def _decoded_schema(found: Any, where: str) -> pa.Schema | None:
+    if found is None:
+        return None
     try:
-        return Table(*given, None if schema is None else schema_of(json.dumps(schema)), tags)
+        schema = schema_of(json.dumps(found))
     except Damaged as error:
         raise InvalidInput(f"{where}: {error}") from error
+    try:
+        return pa.ipc.read_schema(schema.serialize())
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"{where}: the schema is nested too deeply for Arrow: {error}") from error
 
 
 def _require(value: Any, kind: type, where: str) -> Any:
@@ -216,12 +237,14 @@ class Step:
         name: The namespace or table.
         detail: What it sets, and what was there.
         act: Makes the change.
+        exact: What the detail leaves out.
     """
 
     action: str
     name: str
     detail: str
     act: Callable[[Catalog], object] = attrs.field(eq=False, repr=False)
+    exact: str = ""
 
 
 @attrs.frozen
@@ -239,7 +262,7 @@ class Plan:
     @property
     def id(self) -> str:
         """A text that differs if the changes differ."""
-        listed = [(step.action, step.name, step.detail) for step in self.steps]
+        listed = [(step.action, step.name, step.detail, step.exact) for step in self.steps]
         return hashlib.sha256(json.dumps([listed, list(self.differences)]).encode()).hexdigest()[:12]
 
 
@@ -253,6 +276,7 @@ def plan_of(present: Objects, wanted: Objects, *, prune: bool) -> Plan:
 
     Raises:
         InvalidInput: A name is a table in one and a namespace in the other, or its namespace is in neither.
+        Refused: What the file lacks is protected.
     """
     differences: list[str] = []
     steps = _drops(present, wanted) if prune else []
@@ -310,10 +334,15 @@ def _create(object_id: ObjectId, want: Namespace) -> Step:
         return Step("create namespace", str(object_id), shown, lambda on: on.create_namespace(object_id, properties))
     if want.schema is None:
         return Step("declare table", str(object_id), shown, lambda on: on.declare_table(object_id, properties))
-    columns = ", ".join(f"{field.name} {field.type}" for field in want.schema)
+    columns = ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in want.schema)
     rows = want.schema.empty_table()
-    detail = f"{columns}{'; ' if shown else ''}{shown}"
-    return Step("create table", str(object_id), detail, lambda on: on.write(object_id, rows, properties=properties))
+    return Step(
+        "create table",
+        str(object_id),
+        f"{columns}{'; ' if shown else ''}{shown}",
+        lambda on: on.write(object_id, rows, properties=properties),
+        exact_schema_text(want.schema),
+    )
 
 
 def _tag(
@@ -349,6 +378,7 @@ def _drops(present: Objects, wanted: Objects) -> list[Step]:
     """
     free = [each for each in sorted(present.keys() & wanted.keys()) if _is_protected(present[each])]
     gone = present.keys() - wanted.keys()
+    _require_unprotected(gone, present, wanted)
     tables = sorted(each for each in gone if isinstance(present[each], Table))
     namespaces = sorted(gone - set(tables), key=lambda each: (-len(each.names), each))
     return [
@@ -356,6 +386,19 @@ def _drops(present: Objects, wanted: Objects) -> list[Step]:
         *(_drop_table(each, present[ObjectId()].properties, present[each].properties) for each in tables),
         *map(_drop_namespace, namespaces),
     ]
+
+
+def _require_unprotected(gone: Iterable[ObjectId], present: Objects, wanted: Objects) -> None:
+    """Check that no protection remains which would end a plan after some of its drops."""
+    kept = {each for each in present if _is_protected(present[each]) and (each not in wanted or wanted[each].protected)}
+    for object_id in sorted(gone):
+        names = object_id.names
+        by = next((each for length in range(len(names), -1, -1) if (each := ObjectId(names[:length])) in kept), None)
+        if by is not None:
+            raise Refused(
+                f"cannot drop {object_id}: {'it' if by == object_id else by} is protected. Nothing was changed. Add "
+                f"{object_id} to the file, or end the protection with `lancekeep unprotect`"
+            )
 
 
 def _unprotect(object_id: ObjectId) -> Step:

@@ -215,7 +215,7 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
                 scanner = self._dataset.scanner(columns=chosen, filter=filter)
                 schema = scanner.projected_schema
                 scanner.explain_plan()
-            except (ValueError, OSError):
+            except (ValueError, OSError, pa.ArrowException):
                 if filter is None:
                     raise
                 rows = self._dataset.scanner(columns=self.schema.names)
