@@ -48,6 +48,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
         catalog.write("empty", pa.table({"id": pa.array([], pa.int64())}))
         catalog.write("CASE", pa.table({"id": [7]}))
         catalog.write("case", pa.table({"id": [8]}))
+        blobs = pa.schema([pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+        catalog.write("blobs", pa.table({"b": [b"four", None]}, blobs))
+        catalog.write("spans", pa.table({"id": [1, 2, 3], "span": pa.array([1, 2, 3], pa.duration("us"))}))
+        catalog.write("long", pa.table({"text": [*["1"] * 199_999, "x"]}))
         catalog.write("wide", pa.table({f"c{n}": [n] for n in range(2000)}))
     return f"{place}/lake"
 
@@ -133,7 +137,8 @@ def test_lance_reads_only_the_columns_and_rows_of_the_query(lake: str, monkeypat
     scanner = lance.LanceDataset.scanner
 
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        asked.append((kwargs["columns"], str(kwargs["filter"])))
+        if kwargs:
+            asked.append((kwargs["columns"], str(kwargs["filter"])))
         return scanner(self, *args, **kwargs)
 
     monkeypatch.setattr(lance.LanceDataset, "scanner", recorded)
@@ -165,6 +170,24 @@ def test_empty_and_wide_tables_are_read(lake: str) -> None:
     done = run(lake, "FROM empty")
     assert (done.exit_code, done.stdout) == (0, "")
     assert rows(lake, "SELECT c0 + c1999 AS n FROM wide") == [{"n": 1999}]
+
+
+def test_filter_on_a_table_with_time_spans_is_applied(lake: str) -> None:
+    assert rows(lake, "SELECT id FROM spans WHERE id < 3 AND span > INTERVAL '1 microsecond'") == [{"id": 2}]
+
+
+def test_blobs_are_described(lake: str) -> None:
+    assert rows(lake, "SELECT b.size FROM blobs") == [{"size": 4}, {"size": None}]
+    assert rows(lake, "SELECT count(*) AS n FROM blobs WHERE b.size = 4") == [{"n": 1}]
+    assert [row["b"] and row["b"]["size"] for row in rows(lake, "FROM blobs")] == [4, None]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv"])
+def test_times_that_python_lacks_are_texts(lake: str, form: str) -> None:
+    sql = "SELECT TIMESTAMP '11103-08-29 01:02:03' AS t, [TIMESTAMP 'infinity'] AS i, 1 AS n"
+    done = run(lake, sql, "-o", form)
+    assert (done.exit_code, "11103-08-29 01:02:03" in done.stdout) == (0, True), done.output
+    assert "value out of range: 9223372036854775807" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -199,6 +222,33 @@ def test_table_for_people_has_a_limit_that_it_tells(lake: str) -> None:
     assert len(run(lake, "FROM range(3000)", "-o", "csv").stdout.splitlines()) == 3001
 
 
+def test_answer_that_ends_early_ends_its_scans(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lancekeep.entrypoints.cli.sql import answer
+
+    scans, to_batches = [], lance.LanceScanner.to_batches
+
+    def recorded(self: Any) -> Any:
+        scans.append("started")
+        try:
+            yield from to_batches(self)
+        finally:
+            scans.append("ended")
+
+    monkeypatch.setattr(lance.LanceScanner, "to_batches", recorded)
+    with (
+        lancekeep.connect(lake, commit_store="remembered") as catalog,
+        answer(catalog, "FROM long WHERE text IS NOT NULL", lambda _: None) as (_, batches),
+    ):
+        assert next(batches).num_rows
+    assert scans == ["started", "ended"]
+
+
+def test_statement_that_fails_after_some_rows_says_why(lake: str) -> None:
+    done = run(lake, "SELECT CAST(text AS INTEGER) FROM long", "-o", "jsonl")
+    assert (done.exit_code, "DuckDB cannot run this: Could not convert string 'x'" in done.stderr) == (2, True)
+    assert done.stdout
+
+
 def test_answer_as_arrow_is_streamed(lake: str) -> None:
     program = [sys.executable, "-m", "lancekeep", "query", lake, "FROM range(10000) SELECT range AS n", "-o", "arrow"]
     done = subprocess.run(program, capture_output=True, check=True)
@@ -207,7 +257,14 @@ def test_answer_as_arrow_is_streamed(lake: str) -> None:
     assert (sum(batch.num_rows for batch in batches), len(batches) > 1) == (10000, True)
 
 
-def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "SELECT sum(hash(a.range * b.range)) FROM range(1000000) a, range(1000000) b, ml.t",
+        "SELECT id FROM ml.t UNION ALL SELECT range FROM range(1000000000000) WHERE hash(range) = 1",
+    ],
+)
+def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pytest.MonkeyPatch, endless: str) -> None:
     scanner = lance.LanceDataset.scanner
 
     def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +272,6 @@ def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pyt
         return scanner(self, *args, **kwargs)
 
     monkeypatch.setattr(lance.LanceDataset, "scanner", stopped)
-    endless = "SELECT sum(hash(a.range * b.range)) FROM range(1000000) a, range(1000000) b, ml.t"
     done = run(lake, endless)
     assert (done.exit_code, "Stopped. Nothing was changed." in done.stderr) == (130, True), done.output
 

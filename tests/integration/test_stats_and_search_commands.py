@@ -30,6 +30,7 @@ COLUMNS = {
     "time": pa.array([datetime(2026, 1, 1, tzinfo=UTC) + timedelta(n) for n in range(N)], pa.timestamp("us", "UTC")),
     "day": pa.array([date(2026, 1, 1)] * N),
     "span": pa.array([timedelta(n) for n in range(N)]),
+    "late": pa.array([2**58 + n for n in range(N)], pa.timestamp("us")),
     "flag": pa.array([n % 4 == 0 for n in range(N)]),
     "bytes": pa.array([bytes([n % 256, 255]) for n in range(N)]),
     "text": pa.array([f"word{n % 50}\n" for n in range(N)]),
@@ -91,6 +92,7 @@ def stats(lake: str) -> dict[str, dict[str, Any]]:
         ("time", 0, 0, "2026-01-01T00:00:00+00:00", "2034-03-19T00:00:00+00:00", 3000),
         ("day", 0, 0, "2026-01-01", "2026-01-01", 1),
         ("span", 0, 0, 0.0, 2999 * 86400.0, 3000),
+        ("late", 0, 0, "11103-08-29 17:22:31.711744", "11103-08-29 17:22:31.714743", 3000),
         ("flag", 0, 0, False, True, 2),
         ("bytes", 0, 0, "AP8=", "//8=", 256),
         ("text", 0, 0, "word0\n", "word9\n", 50),
@@ -187,7 +189,21 @@ def test_rows_that_an_index_lacks_are_found_too(lake: str) -> None:
 
 
 def test_condition_applies_before_the_search(lake: str) -> None:
-    found = rows("search", lake, "plain", "--like", "7", "-k", "2", "--where", "id > 500", "--select", "id")
+    found = rows(
+        "search",
+        lake,
+        "plain",
+        "--like",
+        "7",
+        "-k",
+        "2",
+        "--where",
+        "id > 500",
+        "--select",
+        "id",
+        "--select",
+        "_distance",
+    )
     assert [row["id"] for row in found] == [501, 502]
 
 
@@ -209,6 +225,8 @@ def test_vector_comes_from_an_option_or_a_file(lake: str, tmp_path: Path) -> Non
     [
         (b"[1, 2]", "2 numbers"),
         (b"[NaN, 1, 1, 1, 1, 1, 1, 1]", "NaN"),
+        (b"[1e39, 1, 1, 1, 1, 1, 1, 1]", "above 3.4e+38"),
+        (b"[%s, 1, 1, 1, 1, 1, 1, 1]" % (b"9" * 400), "above 3.4e+38"),
         (b"[[1, 2]]", "no vector"),
         (b"[true]", "no vector"),
         (b"{", "no JSON"),

@@ -84,6 +84,22 @@ def _folded(text: str, exact: bool) -> str:
     return f"{text[: LONGEST // 2]}… ({len(text):,} characters)"
 
 
+def values_of(array: Any) -> list[Any]:
+    """Return the values of an Arrow array; a time that Python lacks is a text."""
+    try:
+        return list(array.to_pylist())
+    except (OverflowError, ValueError):
+        return [_value_of(array.slice(position, 1)) for position in range(len(array))]
+
+
+def _value_of(array: Any) -> Any:
+    """Return the only value of an array."""
+    try:
+        return array[0].as_py()
+    except (OverflowError, ValueError):
+        return " ".join(array.to_string().split()).removeprefix("[ ").removesuffix(" ]")
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON on one line.
 

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from lancekeep.entrypoints.cli.cells import values_of
+
 try:
     import datasketches
 except ImportError:
@@ -120,13 +122,20 @@ class ColumnStats:
             "nulls": self._nulls,
             "nan": self._nans,
             "distinct": None if self._distinct is None else round(self._distinct.get_estimate()),
-            "min": self._lowest,
+            "min": self._end(self._lowest),
             "mean": None if is_list else mean,
-            "max": self._highest,
+            "max": self._end(self._highest),
             "dimension": low if low == high else [low, high],
             "norm": norm,
             "histogram": measured.histogram(),
         }
+
+    def _end(self, value: Any) -> Any:
+        """Return the least or the greatest value; times are counted as integers, of which Python has all."""
+        kind = _bare(self._field.type)
+        if value is None or not types.is_temporal(kind):
+            return value
+        return values_of(pa.array([value], pa.int32() if _is_short(kind) else pa.int64()).cast(kind))[0]
 
 
 class _Measured:
@@ -204,15 +213,16 @@ def _is_plain(arrow_type: Any) -> bool:
     )
 
 
+def _is_short(arrow_type: Any) -> bool:
+    """Return whether a type of times has 32 bits."""
+    return bool(types.is_date32(arrow_type) or types.is_time32(arrow_type))
+
+
 def _as_integers(values: Any) -> Any:
-    is_short = types.is_date32(values.type) or types.is_time32(values.type)
-    return pc.cast(pc.cast(values, pa.int32()) if is_short else values, pa.int64())
+    return pc.cast(pc.cast(values, pa.int32()) if _is_short(values.type) else values, pa.int64())
 
 
 def _range(values: Any) -> tuple[Any, Any]:
     """Return the least and the greatest of some values."""
-    is_duration = types.is_duration(values.type)  # has no kernel
-    found = pc.min_max(_as_integers(values) if is_duration else values)
-    ends = (found["min"], found["max"])
-    low, high = (pc.cast(end, values.type) if is_duration else end for end in ends)
-    return low.as_py(), high.as_py()
+    found = pc.min_max(_as_integers(values) if types.is_temporal(values.type) else values)
+    return found["min"].as_py(), found["max"].as_py()

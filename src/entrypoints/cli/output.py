@@ -21,7 +21,7 @@ import attrs
 import click
 from rich.cells import cell_len, chop_cells
 
-from lancekeep.entrypoints.cli.cells import cell, json_ready, json_text, moment, plain, size
+from lancekeep.entrypoints.cli.cells import cell, json_ready, json_text, moment, plain, size, values_of
 from lancekeep.entrypoints.cli.console import message
 
 P = ParamSpec("P")
@@ -128,8 +128,14 @@ class Output:
         if self.form == "arrow":
             _print_arrow(schema, batches)
         else:
-            rows = (row for batch in batches for row in batch.to_pylist())
+            rows = (row for batch in batches for row in rows_of(batch))
             self.rows([Column(field.name, _kind_of(field.type)) for field in schema], rows, none)
+
+
+def rows_of(batch: Any) -> Iterator[Row]:
+    """Return the rows of a record batch."""
+    names = batch.schema.names
+    return (dict(zip(names, row, strict=True)) for row in zip(*map(values_of, batch.columns), strict=True))
 
 
 def _kind_of(arrow_type: Any) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +22,8 @@ from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.ports.rows import Query, VectorSearch
 
 _MOST = 1_000_000
+_LARGEST = (2 - 2**-23) * 2.0**127
+"""The largest number of 32 bits, which the numbers of a searched vector have."""
 
 
 @command()
@@ -75,7 +76,9 @@ def search(
         dataset = catalog.open(name, **chosen_version(version, branch, at))
         engine = services_of(catalog).engine.rows
         rank = "_distance" if text is None else "_score"
-        query = Query(columns=[*columns, rank] if columns else None, condition=where, prefilter=True)
+        query = Query(
+            columns=list(dict.fromkeys((*columns, rank))) if columns else None, condition=where, prefilter=True
+        )
         if text is not None:
             searched = column or _only_text(dataset.schema)
             query = attrs.evolve(query, text=text, text_columns=[searched] if searched else None, limit=number)
@@ -153,8 +156,10 @@ def _numbers(value: Any, source: str) -> list[float]:
     is_list = isinstance(value, list) and value
     if not is_list or not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
         raise InvalidInput(f"{source} holds no vector; write one list of numbers, such as [0.1, 0.9]")
-    if not all(math.isfinite(each) for each in value):
-        raise InvalidInput(f"{source} holds NaN or infinity, to which no vector has a distance")
+    if not all(abs(each) <= _LARGEST for each in value):
+        raise InvalidInput(
+            f"{source} holds NaN, infinity or a number above {_LARGEST:.2g}, of which no distance is known"
+        )
     return [float(each) for each in value]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from itertools import count
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import duckdb
@@ -21,6 +22,8 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.reading import chosen_version, parsed_time
 
 _BATCH = 4096
+_PAUSE = 0.05
+"""The seconds between two interrupts of a statement."""
 _MOST_NAMES = 3
 """The most names with points between them that DuckDB finds: a database, a schema and a table."""
 _CLOSED = {
@@ -31,6 +34,7 @@ _CLOSED = {
 }
 """Settings without which SQL could read files, extensions and variables of this process."""
 
+T = TypeVar("T")
 Node = dict[str, Any]
 Names = tuple[str, ...]
 
@@ -66,23 +70,36 @@ def answer(catalog: Catalog, statement: str, message: Callable[[str], None]) -> 
     with (
         TemporaryDirectory(prefix="lancekeep-query-") as scratch,
         duckdb.connect(":memory:", config={**_CLOSED, "temp_directory": f"{scratch}/spilled"}) as connection,
+        ThreadPoolExecutor(1) as worker,
     ):
         sources: list[_Source] = []
+
+        def run(step: Callable[..., T], *arguments: Any) -> T:
+            with _explained(sources):
+                return _interruptible(connection, worker.submit(step, *arguments))
+
         with _explained(sources):
             select, reads = _analyzed(connection, statement)
             for read, dataset in _opened(catalog, reads, message):
                 sources.append(_source(connection, dataset, ".".join(read.path), message))
                 _define(connection, read.view, sources)
-            connection.execute("SET lock_configuration = true")
-            reader = connection.sql(select).to_arrow_reader(_BATCH)
-        names = _distinct(reader.schema.names)
+        connection.execute("SET lock_configuration = true")
+        with closing(run(lambda: connection.sql(select).to_arrow_reader(_BATCH))) as reader:
+            names = _distinct(reader.schema.names)
+            fields = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
+            batches = iter(lambda: run(next, reader, None), None)
+            yield pa.schema(fields), (batch.rename_columns(names) for batch in batches)
 
-        def batches() -> Iterator[Any]:
-            with _explained(sources):
-                yield from (batch.rename_columns(names) for batch in reader)
 
-        fields = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
-        yield pa.schema(fields), batches()
+def _interruptible(connection: Any, step: Future[T]) -> T:
+    """Return the result of a step of DuckDB, which runs in another thread so that Ctrl-C reaches this one."""
+    try:
+        return step.result()
+    except KeyboardInterrupt:
+        while not step.done():  # an interrupt before the statement has started is lost
+            connection.interrupt()
+            wait([step], _PAUSE)
+        raise
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -207,37 +224,54 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         self.schema = schema
         self.failure: BaseException | None = None
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
-        """Return a scanner; Lance applies the filter if it knows all of its expressions."""
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scan:  # noqa: A002
+        """Return a scan; Lance applies the filter if it knows all of its expressions."""
         try:
             chosen = list(self.schema.names if columns is None else columns)
             try:
                 scanner = self._dataset.scanner(columns=chosen, filter=filter)
-                schema = scanner.projected_schema
                 scanner.explain_plan()
+                schema, batches = scanner.projected_schema, scanner.to_batches()
             except (ValueError, OSError, pa.ArrowException):
                 if filter is None:
                     raise
                 rows = self._dataset.scanner(columns=self.schema.names)
-                reader = pa.RecordBatchReader.from_batches(rows.projected_schema, self._kept(rows.to_batches()))
-                return pds.Scanner.from_batches(reader, columns=chosen, filter=filter)
-            reader = pa.RecordBatchReader.from_batches(schema, self._kept(scanner.to_batches()))
-            return pds.Scanner.from_batches(reader)
-        except (Exception, KeyboardInterrupt) as error:
+                schema = pa.schema([rows.projected_schema.field(name) for name in chosen])
+                batches = (batch.filter(filter).select(chosen) for batch in rows.to_batches())
+            return _Scan(schema, self._kept(batches))
+        except Exception as error:
             self.failure = error
             raise
 
     def _kept(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from batches
-        except (Exception, KeyboardInterrupt) as error:
+        except Exception as error:
             self.failure = error
             raise
 
 
+@attrs.frozen
+class _Scan:
+    """The part of a scanner of pyarrow that DuckDB needs.
+
+    pyarrow's own reads ahead in threads, which continue after the end of the answer.
+
+    Attributes:
+        projected_schema: The columns.
+        batches: The rows.
+    """
+
+    projected_schema: Any
+    batches: Iterator[Any]
+
+    def to_reader(self) -> Any:
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.batches)
+
+
 def _source(connection: Any, dataset: Any, name: str, message: Callable[[str], None]) -> _Source:
     """Return the rows of a dataset without columns whose types DuckDB does not have."""
-    schema = dataset.schema
+    schema = dataset.scanner().projected_schema  # in which blobs are descriptions
     if not _reads(connection, schema):
         hidden = [field for field in schema if not _reads(connection, pa.schema([field]))]
         schema = pa.schema([field for field in schema if field not in hidden])
@@ -280,11 +314,7 @@ def _explained(sources: Sequence[_Source]) -> Iterator[None]:
     """Raise the error of the engine, or the error of DuckDB as one about the statement."""
     try:
         yield
-    except RuntimeError as error:
-        if "interrupted" in str(error):  # DuckDB's answer to Ctrl-C
-            raise KeyboardInterrupt from error
-        raise
-    except duckdb.Error as error:
+    except (duckdb.Error, pa.ArrowException, OSError) as error:  # of a stream, pyarrow reports only the text
         for source in sources:
             if source.failure is not None:
                 raise source.failure from error

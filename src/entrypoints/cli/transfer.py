@@ -15,7 +15,7 @@ from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
-from lancekeep.entrypoints.cli.output import csv_lines, json_lines
+from lancekeep.entrypoints.cli.output import csv_lines, json_lines, rows_of
 from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option
 from lancekeep.entrypoints.cli.upkeep import mode
 
@@ -230,7 +230,7 @@ def _write(form: str, stream: IO[bytes], schema: Any, batches: Iterator[Any]) ->
             yield batch
 
     if form in ("csv", "jsonl"):
-        rows = (row for batch in counted() for row in batch.to_pylist())
+        rows = (row for batch in counted() for row in rows_of(batch))
         for line in csv_lines(schema.names, rows) if form == "csv" else json_lines(rows):
             stream.write(line.encode())
         return written
