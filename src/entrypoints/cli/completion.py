@@ -354,7 +354,7 @@ def _read(file: Path) -> Any:
 
 def forget_unused() -> None:
     """Remove names that were not looked up for a month."""
-    for file in _cache().glob("names-*.json"):
+    for file in _cache().glob("*names-*"):
         with suppress(FileNotFoundError):
             if time.time() - file.stat().st_mtime > _UNUSED:
                 file.unlink()
