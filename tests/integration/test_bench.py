@@ -73,6 +73,26 @@ def test_failure_removes_what_was_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert is_empty(tmp_path / "lake")
 
 
+@pytest.mark.parametrize("moment", ["_created", "_remove"])
+def test_ctrl_c_at_the_ends_of_the_measurement_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    act = getattr(bench, moment)
+
+    def interrupted(*arguments: Any) -> Any:
+        if moment == "_created":
+            found = act(*arguments)
+            os.kill(os.getpid(), signal.SIGINT)
+            return found
+        os.kill(os.getpid(), signal.SIGINT)
+        return act(*arguments)
+
+    monkeypatch.setattr(bench, moment, interrupted)
+    stopped = run(str(tmp_path / "lake"), "--seconds", "0.1", "--yes")
+    assert (stopped.exit_code, stopped.stderr) == (130, "Stopped. What the measurement wrote was removed.\n")
+    assert is_empty(tmp_path / "lake")
+
+
 def test_percentiles_are_those_of_the_durations() -> None:
     found = bench._row("x", [each / 1000 for each in range(100, 0, -1)])
     assert (found["p50 ms"], found["p99 ms"], found["measured"]) == (51.0, 100.0, 100)

@@ -90,20 +90,29 @@ def _scratch(catalog: Catalog, name: str) -> Iterator[str]:
 
     A V1 directory has no namespaces, so the table lies in its root.
     """
-    namespace = True
+    namespace = False
     try:
-        catalog.create_namespace(name)
-    except Unsupported:
-        namespace = False
-    try:
+        with _uninterrupted():
+            namespace = _created(catalog, name)
         yield f"{name}.rows" if namespace else name
     except BaseException as first:
         try:
-            _remove(catalog, name, namespace)
+            with _uninterrupted():
+                _remove(catalog, name, namespace)
         except LancekeepError as second:
             first.add_note(f"{name} could not be removed: {second}")
         raise
-    _remove(catalog, name, namespace)
+    with _uninterrupted():
+        _remove(catalog, name, namespace)
+
+
+def _created(catalog: Catalog, name: str) -> bool:
+    """Create a namespace; return False if the catalog has none."""
+    try:
+        catalog.create_namespace(name)
+    except Unsupported:
+        return False
+    return True
 
 
 @contextmanager
