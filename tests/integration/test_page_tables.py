@@ -389,6 +389,23 @@ def test_history_shows_what_each_version_changed(catalog: Catalog, page: TestCli
     assert [each.version for each in history.build(catalog, ObjectId.of("ml.t"), {"before": "3"}).versions] == [2, 1]
 
 
+def test_damaged_tag_or_branch_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
+    with connect(str(tmp_path)) as catalog:
+        catalog.write("t", pa.table({"id": [11, 12]}))
+        catalog.tags.create("t", "first", 1)
+        catalog.branches.create("t", "trial")
+        [tag] = tmp_path.glob("**/first.json")
+        [branch] = tmp_path.glob("**/trial.json")
+        tag.write_text("{")
+        branch.write_text("{")
+        page = TestClient(Page(catalog))
+        shown, history = page.get("/t/t"), page.get("/t/t/history")
+    assert (shown.status_code, history.status_code) == (200, 200)
+    assert all(part in shown.text for part in ("first.json is no tag", ">12<"))
+    assert all(part in history.text for part in ("first.json is no tag", 'href="/t/t?version=1"'))
+    assert history.text.count('class="note warn"') == 2
+
+
 def test_overwrite_removes_the_rows_before_it(tmp_path: Path) -> None:
     with connect(str(tmp_path)) as catalog:
         for number in (3, 4):

@@ -16,6 +16,7 @@ from lancekeep.entrypoints.cli.reading import tags_by_version
 from lancekeep.entrypoints.page.drawing import Node, version_graph
 from lancekeep.entrypoints.page.parameters import whole_number
 from lancekeep.entrypoints.page.request import PageRequest
+from lancekeep.entrypoints.page.views.table import noted
 
 PAGE = 25
 """The most versions of a page."""
@@ -61,6 +62,7 @@ class HistoryView:
         before: The parameter of the next page; None on the last page.
         branches: The names of the branches.
         more_branches: The number of other branches.
+        notes: Why parts of the page are unknown.
     """
 
     id: ObjectId
@@ -69,6 +71,7 @@ class HistoryView:
     before: int | None
     branches: tuple[str, ...]
     more_branches: int
+    notes: tuple[str, ...] = ()
 
 
 def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> HistoryView:
@@ -85,9 +88,10 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> H
     """
     branch = parameters.get("branch") or None
     before = whole_number(parameters, "before", 1) if parameters.get("before") else None
+    notes: list[str] = []
     try:
         found = catalog.versions.history(table, PAGE, before=before, branch=branch, changes=True)
-        branches = catalog.branches.list(table)
+        branches = noted(notes, lambda: catalog.branches.list(table)) or {}
     except VersionNotFound:
         if branch is not None:
             raise
@@ -96,7 +100,7 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> H
     for name, start in sorted(branches.items()):
         if start.parent == branch:
             begins.setdefault(start.version, []).append(name)
-    tags = tags_by_version(catalog, table, branch)
+    tags = noted(notes, lambda: tags_by_version(catalog, table, branch)) or {}
     versions = tuple(
         VersionShown(
             entry.version,
@@ -118,6 +122,7 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> H
         versions[-1].version if len(versions) == PAGE and versions[-1].version > 1 else None,
         tuple(sorted(branches))[:BRANCHES],
         max(len(branches) - BRANCHES, 0),
+        tuple(notes),
     )
 
 

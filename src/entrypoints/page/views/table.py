@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from starlette.responses import Response
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.errors import Damaged, EngineFailed, InvalidInput, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.cells import size as bytes_text
 from lancekeep.entrypoints.cli.reading import tags_by_version
@@ -20,6 +20,8 @@ from lancekeep.entrypoints.page.formats import command, plural, text
 from lancekeep.entrypoints.page.parameters import MOST, version_of, whole_number
 from lancekeep.entrypoints.page.request import PageRequest, slug
 from lancekeep.entrypoints.page.rows import COLUMNS, Rows, Version, image, read_rows
+
+Found = TypeVar("Found")
 
 SCHEMA = 100
 """The most columns, properties and indexes that a page lists."""
@@ -95,6 +97,7 @@ class TableView:
         filter: The condition of the rows.
         page: The page of the rows.
         rows: The rows; None if the table is only declared.
+        notes: Why parts of the page are unknown.
     """
 
     id: ObjectId
@@ -118,6 +121,7 @@ class TableView:
     filter: str = ""
     page: int = 1
     rows: Rows | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def column_page(self) -> int:
@@ -151,8 +155,10 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> T
     version = Version.chosen(catalog, table, parameters)
     branch, dataset = version.branch, version.dataset
     latest = described.version if branch is None else catalog.open(table, branch=branch).version
-    entries = catalog.versions.history(table, 1, before=version.number + 1, branch=branch)
-    tags = tags_by_version(catalog, table, branch).get(version.number, ())
+    notes: list[str] = []
+    before = version.number + 1
+    entries = noted(notes, lambda: catalog.versions.history(table, 1, before=before, branch=branch)) or []
+    by_version = noted(notes, lambda: tags_by_version(catalog, table, branch)) or {}
     fields = list(dataset.schema)
     first = min((of_columns - 1) * COLUMNS, max(len(fields) - 1, 0) // COLUMNS * COLUMNS)
     condition = parameters.get("filter", "").strip()
@@ -167,7 +173,7 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> T
         version=version.number,
         branch=branch,
         is_latest=version.number == latest,
-        tags=tuple(tags[:SCHEMA]),
+        tags=tuple(by_version.get(version.number, ()))[:SCHEMA],
         changed=entries[0].timestamp if entries else None,
         operation=entries[0].operation if entries else "",
         committer=entries[0].committer if entries else "",
@@ -182,7 +188,17 @@ def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> T
         filter=condition,
         page=page,
         rows=read_rows(catalog, version, names, condition, page),
+        notes=tuple(notes),
     )
+
+
+def noted(notes: list[str], read: Callable[[], Found]) -> Found | None:
+    """Return what a function reads; if that is damaged, None with a note."""
+    try:
+        return read()
+    except (Damaged, EngineFailed) as error:
+        notes.append(str(error))
+        return None
 
 
 def pairs(values: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
