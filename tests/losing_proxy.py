@@ -12,12 +12,14 @@ from threading import Thread
 class LosingProxy:
     """Listens on ``port``. The next ``losses`` replies to requests that contain ``marker`` are lost.
 
-    ``on_loss`` is called after the request had its effect, before the client learns that the connection is gone.
+    ``on_loss`` is called after the request had its effect, before the client learns that the connection is gone. With
+    ``early``, it is called as soon as the server has the request.
     """
 
     def __init__(self, host: str, port: int, marker: bytes) -> None:
         self.losses = 0
         self.lost = 0
+        self.early = False
         self.on_loss: Callable[[], object] = lambda: None
         self._target = host, port
         self._marker = marker
@@ -52,6 +54,10 @@ class LosingProxy:
                         self.losses -= 1
                         losing = True
                     (server if ready is client else client).sendall(data)
+                    if losing and self.early:
+                        self.lost += 1
+                        self.on_loss()
+                        return
 
 
 @contextmanager

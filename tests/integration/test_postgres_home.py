@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import date
 from decimal import Decimal
@@ -20,6 +21,7 @@ import pytest
 from contracts.test_commit_stores import address_of
 from losing_proxy import LosingProxy, losing_proxy
 from postgres_servers import migrated_server
+from redis_servers import poll
 
 import lancekeep
 from lancekeep.adapters.manifest_stores import open_manifest_store
@@ -152,6 +154,32 @@ def test_change_with_lost_reply_is_made_once(url: str, proxy: LosingProxy) -> No
         assert near.view().version == 4
         with pytest.raises(NamespaceAlreadyExists):
             change(far, create_once("c"))
+
+
+def test_change_that_waits_for_a_lock_while_its_connection_is_lost_is_made_once(
+    url: str, proxy: LosingProxy, postgres_url: str
+) -> None:
+    """The server makes the change after the second attempt has begun, which does not see it."""
+    with (
+        closing(opened(through(proxy, url))) as far,
+        ThreadPoolExecutor() as threads,
+        psycopg.connect(postgres_url) as rival,
+        psycopg.connect(postgres_url, autocommit=True) as admin,
+    ):
+        create(far, "a")
+
+        def require_waiting(count: int) -> None:
+            poll(lambda: admin.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount == count)
+
+        rival.execute("SELECT FROM lancekeep.catalog WHERE id = %s FOR UPDATE", (far.view().catalog,))  # type: ignore[attr-defined]
+        proxy.early, proxy.losses, proxy.on_loss = True, 1, lambda: require_waiting(1)
+        told = threads.submit(change, far, create_once("b"))
+        require_waiting(2)
+        rival.commit()
+        told.result()
+        assert proxy.lost == 1
+        assert ids(far.recent()) == ids(far.view()) == ["a", "b"]
+        assert far.recent().version == far.view().version == 2
 
 
 def test_change_with_two_lost_replies_is_unknown(url: str, proxy: LosingProxy) -> None:

@@ -120,22 +120,23 @@ class PostgresManifestStore:
 
         If another process is faster, the next decision is made in a transaction that holds a lock on the catalog.
         """
-        view = self.view()
+        view, token = self.view(), uuid4().hex
         try:
             changes, result = decide(view)
         except Exception:
             if self.view().version == view.version:
                 raise
-            return self._applied_locked(decide, view)
+            return self._applied_locked(decide, view, token)
         if not changes:
             return view, result
         current = view if view.catalog is not None else self._created()
-        if current.version == view.version:
-            applied = self._applied(current, changes, uuid4().hex, self._database.rows)
-            if applied is not None:
-                self._known = applied
-                return applied, result
-        return self._applied_locked(decide, current)
+        if current.version != view.version:
+            return self._applied_locked(decide, current, token)
+        applied = self._applied(current, changes, token, self._database.rows)
+        if applied is None:  # unless the server makes a change whose connection was lost while it waited for a lock
+            return self._applied_locked(decide, current, token, (current.after(changes), result))
+        self._known = applied
+        return applied, result
 
     def optimize(self) -> None:
         """Remove earlier states. The indexes need no update."""
@@ -185,19 +186,23 @@ class PostgresManifestStore:
         )
         return after if won else None
 
-    def _applied_locked(self, decide: Decision[Result], seen: PostgresView) -> tuple[PostgresView, Result]:
+    def _applied_locked(
+        self, decide: Decision[Result], seen: PostgresView, token: str, *promised: tuple[PostgresView, Result]
+    ) -> tuple[PostgresView, Result]:
         """Decide and apply in one transaction, which holds a lock on the catalog.
 
         Args:
             decide: The decision.
             seen: A view that precedes the change.
+            token: The token of the change.
+            promised: What an earlier attempt with this token has promised; returned if the server made its change.
         """
-        token = uuid4().hex
         if seen.catalog is None:
             self._created()
-        promised: list[tuple[PostgresView, Result]] = []
 
         def act(connection: Connection) -> tuple[PostgresView, Result]:
+            nonlocal promised
+
             def rows(statement: str, values: Any) -> list[Row]:
                 return connection.execute(statement, values).fetchall()
 
@@ -209,7 +214,7 @@ class PostgresManifestStore:
                 applied = view if not changes else self._applied(view, changes, token, rows)
                 if applied is None:
                     raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
-                promised.append((attrs.evolve(applied, rows=self._database.rows), result))
+                promised = ((attrs.evolve(applied, rows=self._database.rows), result),)
             return promised[-1]
 
         self._known, result = self._database.call(act)
