@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ NUMBERS = pa.table(
     {
         "id": range(100),
         "text": [None if n % 9 == 0 else f"it's \"{n}" for n in range(100)],
-        "x": [float("nan") if n % 3 == 0 else n / 2 for n in range(100)],
+        "x": [math.copysign(math.nan, n % 2 - 0.5) if n % 3 == 0 else n / 2 for n in range(100)],
         "kind": pa.array([f"k{n % 3}" for n in range(100)]).dictionary_encode(),
         "deep": [{"a": n, "b": [n]} for n in range(100)],
         "half": pa.array([1] * 100, pa.float16()),
@@ -112,6 +113,8 @@ def test_statement_that_cannot_run_says_why(lake: str, sql: str, advice: str) ->
         "x > 40",
         "x = 'nan'",
         "x < 3",
+        "x <= 3 OR id = 12",
+        "NOT (x >= 3)",
         "kind = 'k1'",
         "kind IN ('k1', 'k2') AND id < 10",
         "deep.a = 3",
@@ -143,7 +146,7 @@ def test_lance_reads_only_the_columns_and_rows_of_the_query(lake: str, monkeypat
 
     monkeypatch.setattr(lance.LanceDataset, "scanner", recorded)
     assert rows(lake, "SELECT max(x) AS m FROM ml.t WHERE id < 2") == [{"m": "nan"}]
-    assert asked == [(["x"], "(id < 2)")]
+    assert asked == [(["x", "id"], "(id < 2)")]
 
 
 def test_versions_tags_and_times_are_read(lake: str) -> None:
@@ -246,7 +249,6 @@ def test_answer_that_ends_early_ends_its_scans(lake: str, monkeypatch: pytest.Mo
 def test_statement_that_fails_after_some_rows_says_why(lake: str) -> None:
     done = run(lake, "SELECT CAST(text AS INTEGER) FROM long", "-o", "jsonl")
     assert (done.exit_code, "DuckDB cannot run this: Could not convert string 'x'" in done.stderr) == (2, True)
-    assert done.stdout
 
 
 def test_answer_as_arrow_is_streamed(lake: str) -> None:

@@ -225,23 +225,34 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         self.failure: BaseException | None = None
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scan:  # noqa: A002
-        """Return a scan; Lance applies the filter if it knows all of its expressions."""
+        """Return a scan.
+
+        Lance applies the filter if it knows all of its expressions. It may keep more rows than DuckDB asks for, because
+        for it a negative NaN is less than all numbers, so Arrow applies the filter again.
+        """
         try:
             chosen = list(self.schema.names if columns is None else columns)
+            needed = list(dict.fromkeys((*chosen, *self._named(filter))))
             try:
-                scanner = self._dataset.scanner(columns=chosen, filter=filter)
+                scanner = self._dataset.scanner(columns=needed, filter=filter)
                 scanner.explain_plan()
-                schema, batches = scanner.projected_schema, scanner.to_batches()
             except (ValueError, OSError, pa.ArrowException):
                 if filter is None:
                     raise
-                rows = self._dataset.scanner(columns=self.schema.names)
-                schema = pa.schema([rows.projected_schema.field(name) for name in chosen])
-                batches = (batch.filter(filter).select(chosen) for batch in rows.to_batches())
+                scanner = self._dataset.scanner(columns=needed)
+            schema, batches = scanner.projected_schema, scanner.to_batches()
+            if filter is not None:
+                schema = pa.schema([schema.field(name) for name in chosen])
+                batches = (batch.filter(filter).select(chosen) for batch in batches)
             return _Scan(schema, self._kept(batches))
         except Exception as error:
             self.failure = error
             raise
+
+    def _named(self, filter: Any) -> Iterator[str]:  # noqa: A002
+        """Find the columns of a filter in its text, which may have the names of others too."""
+        text = "" if filter is None else str(filter)
+        return (name for name in self.schema.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
 
     def _kept(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
