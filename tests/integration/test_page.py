@@ -103,6 +103,18 @@ def test_principal_reads_its_subtree_alone(catalog: Catalog) -> None:
     assert str(hidden.value).replace("secret", "missing") == str(absent.value)
 
 
+def test_principal_without_a_grant_learns_what_it_needs(catalog: Catalog) -> None:
+    app = Page(catalog, Policy())
+
+    async def signed_in(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": {"principal": ADA}}, receive, send)
+
+    answer = TestClient(signed_in).get("/")
+    assert answer.status_code == 403
+    assert "ask an administrator for a role" in answer.text
+    assert "secret" not in answer.text
+
+
 @pytest.mark.parametrize(
     "door",
     ["open", "scan", "find_table", "describe_table", "inspect", "tags.list", "branches.list", "versions.history"],

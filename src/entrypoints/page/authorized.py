@@ -13,7 +13,7 @@ from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.entries.base_paths import restricted
 from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.domain.authorization import EVERYONE, Action, Decision, Principal
-from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
+from lancekeep.domain.errors import AccessDenied, NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
@@ -92,6 +92,7 @@ class Listing:
 
         Raises:
             NamespaceNotFound: The namespace does not exist, or the principal does not see it.
+            AccessDenied: The principal may read nothing.
         """
         return self._page(partial(self._services.namespaces.page, parent, NAMESPACE), parent, after, limit)
 
@@ -104,6 +105,8 @@ class Listing:
         self, page: Callable[..., tuple[list[str], str | None]], parent: ObjectId, after: str | None, limit: int
     ) -> tuple[list[str], str | None]:
         if not self._access.sees(parent):
+            if parent.is_root:  # it always exists
+                raise AccessDenied("you may read nothing in this catalog; ask an administrator for a role")
             raise _absent_namespace(parent)
         try:
             if self._access.may_read(parent):
