@@ -180,3 +180,23 @@ def test_published_version_of_a_partition_is_kept(tmp_path: Path) -> None:
         ["published version 1"],
         ["latest version 2"],
     ]
+
+
+@pytest.mark.parametrize("name", ["x{y}", "a;touch pwned"])
+def test_names_in_commands_are_quoted(tmp_path: Path, name: str) -> None:
+    root = str(tmp_path / "lake")
+    with lancekeep.connect(root) as catalog:
+        catalog.initialize()
+        catalog.write([name], rows(0, 10))
+        catalog.write([name], rows(0, 10), "overwrite")
+        catalog.tags.create([name], "first", 1)
+    freed_by = [each["freed by"] for each in costs(root, name) if each["what"] == "tag"]
+    assert freed_by == [f"lancekeep tag '{name}' first -d; cleanup"]
+    for line, shown in (
+        (["drop", root, name], f"`lancekeep undrop '{name}'` brings it back"),
+        (["restore", root, name, "1"], f"Undo it with `lancekeep restore '{name}' 2`"),
+        (["protect", root, name], f"`lancekeep unprotect '{name}'`"),
+        (["protect", root, ""], "Protected the catalog. End it with `lancekeep unprotect ''`"),
+    ):
+        told = CliRunner().invoke(command, line, obj=lancekeep)
+        assert (told.exit_code, shown in told.output) == (0, True), told.output

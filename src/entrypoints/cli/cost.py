@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,17 +109,6 @@ def _of(catalog: Catalog, costs: Costs, table: Table, by_version: bool = False) 
 
 
 def _shares(table: str, found: TableCosts) -> list[Row]:
-    cleanup = f"lancekeep cleanup --table {table} --older-than 7d"
-    freed_by = {
-        of.TAG: f"lancekeep tag {table} {{}} -d; cleanup",
-        of.BRANCH: f"lancekeep branch {table} {{}} -d; cleanup",
-        of.CLONE: "lancekeep drop {} --keep 0s, or materialize it; cleanup",
-        of.PROTECTION: "lancekeep unprotect {}; cleanup",
-        of.SEVERAL: "removing all tags, branches and clones that need them; cleanup",
-        of.OLD: cleanup,
-        of.UNFINISHED: cleanup,
-        of.ORPHANS: cleanup,
-    }
     ordered = sorted(found.shares.items(), key=lambda each: (_ORDER.index(each[0].kind), each[0].name))
     return [
         {
@@ -126,16 +116,31 @@ def _shares(table: str, found: TableCosts) -> list[Row]:
             "name": holder.name or None,
             "bytes": share.bytes,
             "files": share.files,
-            "freed by": _of_dropped(holder) or freed_by.get(holder.kind, "").format(holder.name) or None,
+            "freed by": _freed_by(table, holder),
         }
         for holder, share in ordered
     ]
 
 
-def _of_dropped(holder: Holder) -> str:
-    """Return what frees the files of a dropped clone, which can be brought back; "" for another holder."""
-    table = holder.name.removesuffix(DROPPED)
-    return f"lancekeep purge {table}; cleanup" if holder.kind == of.CLONE and table != holder.name else ""
+def _freed_by(table: str, holder: Holder) -> str | None:
+    """Return the commands that free the files of a holder."""
+    named, name = shlex.quote(table), shlex.quote(holder.name)
+    match holder.kind:
+        case of.TAG:
+            return f"lancekeep tag {named} {name} -d; cleanup"
+        case of.BRANCH:
+            return f"lancekeep branch {named} {name} -d; cleanup"
+        case of.CLONE if holder.name.endswith(DROPPED):
+            return f"lancekeep purge {shlex.quote(holder.name.removesuffix(DROPPED))}; cleanup"
+        case of.CLONE:
+            return f"lancekeep drop {name} --keep 0s, or materialize it; cleanup"
+        case of.PROTECTION:
+            return f"lancekeep unprotect {name}; cleanup"
+        case of.SEVERAL:
+            return "removing all tags, branches and clones that need them; cleanup"
+        case of.OLD | of.UNFINISHED | of.ORPHANS:
+            return f"lancekeep cleanup --table {named} --older-than 7d"
+    return None
 
 
 def _version(cost: VersionCost) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 
 import click
@@ -62,7 +63,7 @@ def drop(
     else:
         done = "Dropped" if assume_yes else "Would drop"
         if kept:
-            print_line(f"{done} {table}; `lancekeep undrop {table}` brings it back for {shown_span(kept)}")
+            print_line(f"{done} {table}; `lancekeep undrop {shlex.quote(table)}` brings it back for {shown_span(kept)}")
         else:
             print_line(f"{done} {table} and the files at {document['location']}")
         if clones:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from lancekeep.entrypoints.cli.command import command
@@ -77,7 +79,7 @@ def protect(functions: PublicFunctions, chosen: Stores, name: str, mode: str | N
     """
     with chosen.catalog(functions, mode=mode) as catalog:
         catalog.protect(name)
-    message(f"Protected {name}. End it with `lancekeep unprotect {name}`.")
+    message(f"Protected {name or 'the catalog'}. End it with `lancekeep unprotect {shlex.quote(name)}`.")
 
 
 @command()
@@ -89,7 +91,7 @@ def unprotect(functions: PublicFunctions, chosen: Stores, name: str, mode: str |
     """End the protection of a table or a namespace."""
     with chosen.catalog(functions, mode=mode) as catalog:
         catalog.unprotect(name)
-    message(f"{name} is not protected.")
+    message(f"{name or 'The catalog'} is not protected.")
 
 
 @command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 
 import click
@@ -49,5 +50,5 @@ def restore(
         after = catalog.versions.describe(name, branch=branch)
     message(
         f"Version {restored.version} of {name} has the contents of version {number}: {after.rows:,} rows, "
-        f"{after.rows - before.rows:+,}. Undo it with `lancekeep restore {name} {before.version}`."
+        f"{after.rows - before.rows:+,}. Undo it with `lancekeep restore {shlex.quote(name)} {before.version}`."
     )
