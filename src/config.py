@@ -298,6 +298,8 @@ def _key(name: str, origin: str) -> str:
         return "root"
     if name == f"{POSTGRES}.uri":
         return "manifest_store"
+    if name == f"{POSTGRES}.catalog":  # of the database; the setting `catalog` is a section of the configuration file
+        return f"{MANIFEST_STORE}catalog"
     for alias, own in _ALIASES.items():
         if key == alias or (alias.endswith(".") and key.startswith(alias)):
             key = own + key.removeprefix(alias)

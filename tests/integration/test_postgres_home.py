@@ -336,6 +336,9 @@ def test_settings_name_one_database_for_entries_and_versions(tmp_path: Path, url
     assert config.commit_store == postgres_url
     assert config.commit_store_options == config.manifest_store_options == {"user": "ada"}
     assert ConnectionConfig.from_properties(config.as_properties()) == config
+    named = {"impl": "postgres", "root": root, "postgres.uri": postgres_url, "postgres.catalog": url.partition("=")[2]}
+    with closing(lancekeep.connect(properties=named)) as same:
+        assert same.list_namespaces("") == ["n"]
     sqlite = f"sqlite://{tmp_path}/commits.db"
     other = connect(tmp_path / "other", f"{postgres_url}?catalog={uuid4()}", commit_store=sqlite)
     other.write("t", ROWS)
