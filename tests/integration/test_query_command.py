@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
 import json
 import math
 import os
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lancekeep
+from lancekeep.application.scratch import disk_directory
 from lancekeep.entrypoints.cli import lancekeep as command
 
 NUMBERS = pa.table(
@@ -276,6 +278,39 @@ def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pyt
     monkeypatch.setattr(lance.LanceDataset, "scanner", stopped)
     done = run(lake, endless)
     assert (done.exit_code, "Stopped. Nothing was changed." in done.stderr) == (130, True), done.output
+
+
+def test_directory_of_a_killed_query_is_removed_by_the_next(
+    lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "lancekeep-query-link").symlink_to(tmp_path / "outside")
+    (tmp_path / "lancekeep-query-killed").mkdir()
+    (tmp_path / "lancekeep-query-killed" / "spilled").write_text("rows")
+    with disk_directory("query") as living:
+        assert rows(lake, "SELECT 1 AS x") == [{"x": 1}]
+        assert {*tmp_path.iterdir()} == {living, tmp_path / "outside", tmp_path / "lancekeep-query-link"}
+    assert not living.exists()
+
+
+def test_directory_that_is_removed_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    flock = fcntl.flock
+    lost: list[Path] = []
+
+    def late(opened: int, how: int) -> None:
+        if not lost:
+            lost.extend(tmp_path.iterdir())
+            lost[0].rmdir()
+        flock(opened, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with disk_directory("query") as directory:
+        assert directory.exists()
+    assert (len(lost), list(tmp_path.iterdir())) == (1, [])
 
 
 def test_statement_is_read_from_standard_input(lake: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from itertools import count
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import attrs
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pds
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.scratch import disk_directory
 from lancekeep.domain.errors import InvalidInput, NotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.reading import chosen_version, parsed_time
@@ -68,7 +68,7 @@ def answer(catalog: Catalog, statement: str, message: Callable[[str], None]) -> 
         NotFound: A table or a version does not exist.
     """
     with (
-        TemporaryDirectory(prefix="lancekeep-query-") as scratch,
+        disk_directory("query") as scratch,
         duckdb.connect(":memory:", config={**_CLOSED, "temp_directory": f"{scratch}/spilled"}) as connection,
         ThreadPoolExecutor(1) as worker,
     ):
