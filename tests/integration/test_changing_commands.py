@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import lance
@@ -158,6 +159,21 @@ def test_exported_rows_are_imported_again(form: str, home: Path) -> None:
         expected[1]["name"] = ""
     assert rows_of("u") == expected
     assert [each.name for each in home.iterdir() if each.name.endswith(".part")] == []
+
+
+def test_exported_file_keeps_the_permissions_and_the_link_of_the_file_before(home: Path) -> None:
+    with lancekeep.connect() as catalog:
+        catalog.write("t", pa.table({"id": [1]}))
+    private, link, pipe = home / "private.csv", home / "link.csv", home / "pipe.csv"
+    private.touch(mode=0o600)
+    link.symlink_to(private)
+    done("export t link.csv --overwrite")
+    assert (private.read_text(), private.stat().st_mode & 0o777, link.is_symlink()) == ("id\n1\n", 0o600, True)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    done("export t pipe.csv --overwrite")
+    assert (os.read(reader, 100), pipe.is_fifo()) == (b"id\n1\n", True)
+    os.close(reader)
 
 
 def test_exported_file_is_read_by_arrow(home: Path) -> None:

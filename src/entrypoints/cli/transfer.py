@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -195,15 +196,26 @@ def export(
 
 @contextmanager
 def _complete(file: str) -> Iterator[Any]:
-    """Open a file that appears under its name once it is complete."""
+    """Open a file that appears under its name once it is complete.
+
+    A file that exists keeps its permissions and its symbolic link. A pipe or a device is written directly.
+    """
     if file == "-":
         yield click.open_file("-", "wb")
         return
-    partial = Path(f"{file}.{os.getpid()}.part")
+    place = Path(file)
+    if place.exists() and not place.is_file():
+        with place.open("wb") as stream:
+            yield stream
+        return
+    place = place.resolve()
+    partial = place.with_name(f"{place.name}.{os.getpid()}.part")
     try:
         with partial.open("xb") as stream:
+            if place.exists():
+                shutil.copymode(place, partial)
             yield stream
-        partial.replace(file)
+        partial.replace(place)
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()
