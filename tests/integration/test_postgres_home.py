@@ -29,7 +29,14 @@ from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import directory_of
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties
-from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceAlreadyExists, Refused, StoreUnavailable
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    NamespaceAlreadyExists,
+    Refused,
+    StoreUnavailable,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
@@ -103,6 +110,35 @@ def test_clean_up_removes_states_of_the_day_before(store: ManifestStore, postgre
         kept = admin.execute("SELECT count(*) FROM lancekeep.entry WHERE catalog = %s", (catalog,)).fetchone()
     assert kept == (2,)
     assert ids(store.view()) == ["a"]
+
+
+def test_list_of_a_state_that_a_clean_up_removes_is_refused(store: ManifestStore, url: str, postgres_url: str) -> None:
+    entries = [ManifestEntry.namespace(ObjectId.of(f"n{number:04}"), {}) for number in range(1500)]
+    change(store, lambda view: [Put(entry) for entry in entries])
+    before = store.view()
+    listing = before.all_of(NAMESPACE)
+    read = [next(listing)]
+    for value in "ab":
+        change(store, lambda view, value=value: [Put(entry.with_properties({"k": value})) for entry in entries])  # type: ignore[misc]
+    with psycopg.connect(postgres_url) as admin:
+        catalog = before.catalog  # type: ignore[attr-defined]
+        admin.execute("UPDATE lancekeep.change SET at = at - interval '2 days' WHERE catalog = %s", (catalog,))
+    assert store.clean_up() == 2
+    with pytest.raises(ConcurrentModification, match="Repeat the operation"):
+        read.extend(listing)
+    assert len(ids(store.view())) == len(entries)
+
+
+@pytest.mark.parametrize(("column", "stored"), [("properties", "{"), ("properties", "[]"), ("columns", '{"k": 1}')])
+def test_damaged_row_of_the_catalog_is_reported(
+    store: ManifestStore, postgres_url: str, column: str, stored: str
+) -> None:
+    create(store, "a")
+    with psycopg.connect(postgres_url) as admin:
+        catalog = store.view().catalog  # type: ignore[attr-defined]
+        admin.execute(f"UPDATE lancekeep.catalog SET {column} = %s WHERE id = %s".encode(), (stored, catalog))
+    with pytest.raises(Damaged, match=f"the {column} of the catalog"):
+        store.view()
 
 
 def test_values_of_extensions_are_exact(store: ManifestStore, url: str) -> None:

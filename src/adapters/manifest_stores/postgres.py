@@ -15,7 +15,7 @@ import attrs
 
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
 from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove
-from lancekeep.domain.errors import ConcurrentModification, Refused
+from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.manifest_store import Decision, Result
@@ -169,8 +169,20 @@ class PostgresManifestStore:
                 f"{self.url} is the catalog of {root}; opened with {self._root}. Connect with that root, or name "
                 "another catalog of the database by the option catalog."
             )
-        stored = json.loads(properties), json.loads(columns)
+        stored = self._texts("properties", properties), self._texts("columns", columns)
         return PostgresView(rows, self._database.schema, catalog, version, *stored, self.guarantees)
+
+    def _texts(self, column: str, stored: str) -> dict[str, str]:
+        try:
+            texts = json.loads(stored)
+        except (ValueError, RecursionError):
+            texts = None
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise Damaged(
+                f"{self.url}: the {column} of the catalog are {stored[:80]!r}; expected a JSON object of text values. "
+                "Restore the row of the table catalog from a backup."
+            )
+        return texts
 
     def _applied(
         self, view: PostgresView, changes: Sequence[Change], token: str, rows: Callable[[str, Any], list[Row]]

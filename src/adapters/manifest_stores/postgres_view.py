@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lancekeep.adapters.manifest_stores.columns import SCHEMA, array_of, value_of, with_columns
 from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, SetProperties, ancestors
-from lancekeep.domain.errors import Damaged
+from lancekeep.domain.errors import ConcurrentModification, Damaged
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.format.logical_types import logical_type
@@ -44,6 +44,7 @@ SELECT {_COLUMNS} FROM (
     (SELECT {_COLUMNS}, 2 {_ENTRIES} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
 ) AS owner ORDER BY choice LIMIT 1
 """
+_KEPT = "SELECT FROM {schema}.change WHERE catalog = %(catalog)s AND version = %(version)s"
 
 
 @attrs.frozen(slots=False)
@@ -131,10 +132,19 @@ class PostgresView:
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
         found = [_entry(row) for row in self._rows(statement, low=low, **values)]
-        while found:
+        while len(found) == PAGE:
             yield from found
-            last = found[-1].object_id
-            found = [] if len(found) < PAGE else [_entry(row) for row in self._rows(statement, low=last, **values)]
+            found = [_entry(row) for row in self._rows(statement, low=found[-1].object_id, **values)]
+            self._require_kept()
+        yield from found
+
+    def _require_kept(self) -> None:
+        """Raise `ConcurrentModification` if a clean-up has removed entries of this version, which pages then lack."""
+        if not self._rows(_KEPT):
+            raise ConcurrentModification(
+                f"version {self.version} of the catalog was removed from PostgreSQL while its entries were listed: the "
+                "list took longer than a day, or the clock of the server was changed. Repeat the operation"
+            )
 
     def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         if self.version == 0:
