@@ -268,3 +268,10 @@ def test_rows_of_a_text_are_found_with_and_without_an_index(lake: str, table: st
     [found] = map(json.loads, done.stdout.splitlines())
     assert (found["id"], found["_score"] > 0, how in done.stderr) == (7, True, True)
     assert rows("search", lake, table, "--text", "missing") == []
+
+
+@pytest.mark.parametrize("start", ["head", "tail", "count", "search", "export"])
+def test_condition_that_would_end_the_process_is_refused(lake: str, tmp_path: Path, start: str) -> None:
+    others = {"search": ["--like", "1"], "export": [f"{tmp_path}/rows.csv"]}.get(start, [])
+    done = run(start, lake, "plain", *others, "--where", f"id{'+1' * 20_000} > 0")
+    assert (done.exit_code, "has a chain of 40,003 names" in done.stderr) == (2, True), done.output

@@ -124,6 +124,7 @@ def test_search_finds_the_nearest_rows_that_match(catalog: lancekeep.Catalog) ->
         lambda scan: scan.where("false) OR (true").where("id < 0").to_arrow(),
         lambda scan: scan.where("id = 1 -- "),
         lambda scan: scan.where("text = 'row"),
+        lambda scan: scan.where(f"id{'+1' * 300} > 0"),
         lambda scan: scan.search([1.0], column="text").to_arrow(),
     ],
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.expressions import require_shallow
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spans import SPANS, parsed_span
 
@@ -25,6 +26,17 @@ def version_option(command: Callable[P, T]) -> Callable[P, T]:
     version = click.option("--version", metavar="N|TAG", help="A version, or the name of a tag. Default: the latest.")
     branch = click.option("--branch", metavar="NAME", help="A branch. Default: the main history.")
     return version(branch(at_option(command)))
+
+
+def where_option(command: Callable[P, T]) -> Callable[P, T]:
+    """Add ``--where``, a condition that the engine can plan."""
+    explanation = "Only rows for which this SQL expression is true."
+    return click.option("--where", metavar="EXPRESSION", callback=_shallow, help=explanation)(command)
+
+
+def _shallow(_: click.Context, __: click.Parameter, expression: str | None) -> str | None:
+    require_shallow(expression)
+    return expression
 
 
 def at_option(command: Callable[P, T]) -> Callable[P, T]:

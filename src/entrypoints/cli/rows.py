@@ -16,7 +16,7 @@ from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import Output, output
-from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option
+from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option, where_option
 from lancekeep.entrypoints.cli.upkeep import mode
 
 _NONE = "The table has no such rows."
@@ -59,12 +59,6 @@ def _number(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-def _where(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--where", metavar="EXPRESSION", help="Only rows for which this SQL expression is true.")(
-        command
-    )
-
-
 def _columns(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."
@@ -75,7 +69,7 @@ def _columns(command: Callable[..., None]) -> Callable[..., None]:
 @output
 @_number
 @_columns
-@_where
+@where_option
 @_of_table
 def head(dataset: Any, number: int, columns: tuple[str, ...], where: str | None, out: Output) -> None:
     """Show the first rows of a table.
@@ -89,7 +83,7 @@ def head(dataset: Any, number: int, columns: tuple[str, ...], where: str | None,
 @output
 @_number
 @_columns
-@_where
+@where_option
 @_of_table
 def tail(dataset: Any, number: int, columns: tuple[str, ...], where: str | None, out: Output) -> None:
     """Show the last rows of a table.
@@ -135,7 +129,7 @@ def take(dataset: Any, positions: tuple[int, ...], columns: tuple[str, ...], out
 
 @command()
 @output
-@_where
+@where_option
 @_of_table
 def count(dataset: Any, where: str | None, out: Output) -> None:
     """Count the rows of a table.

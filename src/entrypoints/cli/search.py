@@ -17,7 +17,7 @@ from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import Output, output
-from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option
+from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option, where_option
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.ports.rows import Query, VectorSearch
 
@@ -34,7 +34,7 @@ _LARGEST = (2 - 2**-23) * 2.0**127
 @click.option("--text", metavar="TEXT", help="Search the words of a text by a full-text index.")
 @click.option("--column", metavar="NAME", help="The column to search. Default: the only one that fits.")
 @click.option("-k", "number", type=click.IntRange(1, _MOST), default=10, show_default=True, help="The number of rows.")
-@click.option("--where", metavar="EXPRESSION", help="Only rows for which this SQL expression is true.")
+@where_option
 @click.option("--select", "columns", multiple=True, metavar="NAME", help="Show only this column; may be repeated.")
 @click.option(
     "--metric", type=click.Choice(("l2", "cosine", "dot", "hamming")), help="Default: the metric of the index."

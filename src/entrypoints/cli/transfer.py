@@ -17,7 +17,7 @@ from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, progress
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import csv_lines, json_lines, rows_of
-from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option
+from lancekeep.entrypoints.cli.reading import chosen_version, refusing, version_option, where_option
 from lancekeep.entrypoints.cli.upkeep import mode
 
 FORMATS = {
@@ -157,7 +157,7 @@ def _format_of(file: str) -> str:
 @version_option
 @click.option("--format", "form", type=_CHOICE, help="The format of the file. Default: by file name.")
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated.")
-@click.option("--where", metavar="EXPRESSION", help="Only rows for which this SQL expression is true.")
+@where_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing FILE.")
 @mode
 @stores
