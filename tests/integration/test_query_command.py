@@ -55,6 +55,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
         catalog.write("blobs", pa.table({"b": [b"four", None]}, blobs))
         catalog.write("spans", pa.table({"id": [1, 2, 3], "span": pa.array([1, 2, 3], pa.duration("us"))}))
         catalog.write("long", pa.table({"text": [*["1"] * 199_999, "x"]}))
+        catalog.write("twin", pa.table({"id": [1]}))
+        catalog.tags.create("twin", "0s", 1)
+        catalog.write("twin", pa.table({"id": [2]}), "append")
+        catalog.write(["twin@1"], pa.table({"id": [1, 2, 3]}))
+        catalog.write(["twin AT (VERSION => 1)"], pa.table({"id": [1]}))
         catalog.write("wide", pa.table({f"c{n}": [n] for n in range(2000)}))
     return f"{place}/lake"
 
@@ -161,6 +166,15 @@ def test_versions_tags_and_times_are_read(lake: str) -> None:
     both = "SELECT id FROM ml.t AT (VERSION => 1) EXCEPT SELECT id FROM ml.t"
     assert rows(lake, both) == [{"id": 50}]
     assert run(lake, f"{counts} AT (VERSION => 9)").exit_code == 3
+
+
+def test_versions_of_similar_names_are_distinguished(lake: str) -> None:
+    both = "SELECT a.n AS a, b.n AS b FROM (SELECT count(*) AS n FROM {}) a, (SELECT count(*) AS n FROM {}) b"
+    tag, moment = "twin AT (VERSION => '0s')", "twin AT (TIMESTAMP => '0s')"
+    assert rows(lake, both.format(tag, moment)) == [{"a": 1, "b": 2}]
+    assert rows(lake, both.format("twin AT (VERSION => 1)", '"twin@1"')) == [{"a": 1, "b": 3}]
+    named = '"twin AT (VERSION => 1)"'
+    assert "differ only in" in run(lake, both.format("twin AT (VERSION => 1)", named)).stderr
 
 
 def test_names_of_with_clauses_are_no_tables(lake: str) -> None:

@@ -139,7 +139,7 @@ def _analyzed(connection: Any, statement: str) -> tuple[str, list[_Read]]:
             node["alias"] = node["alias"] or path[-1]
             node |= {"at_clause": None, "table_name": read.view[-1], "qualified_name": {"path": list(read.view)}}
         other = reads.setdefault(tuple(each.casefold() for each in read.view), read)
-        if other.view != read.view:
+        if other.view != read.view or other.path != path:
             raise InvalidInput(
                 f"{'.'.join(other.path)} and {'.'.join(path)} differ only in case, and SQL ignores case. Query one of "
                 "them, and export the other"
@@ -173,7 +173,7 @@ def _read_at(path: Names, at_clause: Node) -> _Read:
         at = chosen_version(value, None, None)
     else:
         at = chosen_version(None, None, parsed_time(value))
-    return _Read(path, (*path[:-1], f"{path[-1]}@{value}"), at)
+    return _Read(path, (*path[:-1], f"{path[-1]} AT ({at_clause['unit']} => {value})"), at)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
