@@ -60,6 +60,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
         catalog.write("twin", pa.table({"id": [2]}), "append")
         catalog.write(["twin@1"], pa.table({"id": [1, 2, 3]}))
         catalog.write(["twin AT (VERSION => 1)"], pa.table({"id": [1]}))
+        catalog.write("lancekeep 1", pa.table({"id": [1]}))
+        catalog.write("lancekeep 2", pa.table({"id": [2]}))
         catalog.write("wide", pa.table({f"c{n}": [n] for n in range(2000)}))
     return f"{place}/lake"
 
@@ -175,6 +177,12 @@ def test_versions_of_similar_names_are_distinguished(lake: str) -> None:
     assert rows(lake, both.format("twin AT (VERSION => 1)", '"twin@1"')) == [{"a": 1, "b": 3}]
     named = '"twin AT (VERSION => 1)"'
     assert "differ only in" in run(lake, both.format("twin AT (VERSION => 1)", named)).stderr
+
+
+def test_table_with_the_name_of_a_source_is_read(lake: str) -> None:
+    for number in (1, 2):
+        name = f'"lancekeep {number}"'
+        assert rows(lake, f"SELECT s.id FROM {name} s JOIN a.b.u ON u.id = 2") == [{"id": number}]
 
 
 def test_names_of_with_clauses_are_no_tables(lake: str) -> None:

@@ -303,7 +303,7 @@ def _reads(connection: Any, schema: Any) -> bool:
 
 def _define(connection: Any, view: Names, sources: Sequence[_Source]) -> None:
     """Make the last source a view of a database, a schema or neither."""
-    registered = f"lancekeep {len(sources)}"
+    registered = f"lancekeep/{len(sources)}"  # which is no name of a catalog
     connection.register(registered, sources[-1])
     *parents, _ = view
     match parents:
