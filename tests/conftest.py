@@ -22,7 +22,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from postgres_servers import postgres_container, postgres_process
 
-from servers import Unavailable, moto_container, moto_process, redis_container, redis_process
+from servers import Unavailable, hive_metastore, moto_container, moto_process, redis_container, redis_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +100,13 @@ def redis_url() -> Iterator[str]:
 def postgres_url() -> Iterator[str]:
     """Yield the URL of a shared PostgreSQL database with our schema: a local process, or else a container."""
     yield from _first_available(postgres_process, postgres_container)
+
+
+@pytest.fixture(scope="session")
+def hive_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the URL of a shared Hive Metastore, without a database: Hive 2.3 from the jars in pyspark."""
+    with hive_metastore(tmp_path_factory.mktemp("metastore")) as address:
+        yield f"hive://{address}"
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
             return "jar"  # built once; its sessions are processes of their own
         if file == "test_stream_soak" or (file.startswith("test_spark") and file != "test_spark_writers"):
             return "spark"  # one session
+        if file.startswith("test_hive"):
+            return "hive"  # one Metastore
         if file == "test_lance_ray":
             return "ray"  # one instance
         if file == "test_model":

@@ -109,6 +109,7 @@ def hive_metastore(directory: Path) -> Iterator[str]:
     """Run a Hive Metastore in memory from pyspark's jars; yield ``host:port`` of its Thrift service."""
     settings = {
         "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+        "datanucleus.connectionPoolingType": "HikariCP",  # the default is not among the jars
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
         "hive.metastore.warehouse.dir": str(directory / "warehouse"),

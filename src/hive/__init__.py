@@ -1,0 +1,1 @@
+"""The Hive Metastore for the adapters: addresses, connections, messages, errors."""
