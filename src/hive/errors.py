@@ -15,7 +15,10 @@ from lancekeep.hive import messages
 
 
 class ReplyLost(StoreUnavailable):
-    """A change was sent, and no reply arrived: its outcome is unknown until the object is read."""
+    """A change was sent, and no reply arrived.
+
+    Its outcome is unknown until the object is read.
+    """
 
 
 class ObjectMissing(NotFound):

@@ -1,4 +1,7 @@
-"""The structs and methods of the Metastore that Lancekeep uses, with the numbers of Hive's Thrift interface."""
+"""The structs and methods of the Metastore that Lancekeep uses.
+
+The numbers are the ones of Hive's Thrift interface.
+"""
 
 from __future__ import annotations
 

@@ -96,9 +96,9 @@ class Metastore:
         self._call(messages.CREATE_DATABASE, database)
 
     def alter_database(self, name: str, database: Database, catalog: str | None = None) -> None:
-        """Replace the parameters, owner or location of a database; the last writer wins.
+        """Replace the parameters, owner or location of a database.
 
-        Hive 2.3 ignores a missing database.
+        The last writer wins. Hive 2.3 ignores a missing database.
         """
         self._call(messages.ALTER_DATABASE, _in_catalog(catalog, name), database)
 
@@ -118,7 +118,10 @@ class Metastore:
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def table_names(self, database: str, pattern: str = "*", catalog: str | None = None) -> list[str]:
-        """Return the names of all tables and views that match a pattern; empty for a missing database."""
+        """Return the names of all tables and views that match a pattern.
+
+        A missing database has none.
+        """
         return list(self._call(messages.GET_TABLES, _in_catalog(catalog, database), pattern))
 
     def filter_table_names(
@@ -208,7 +211,10 @@ class Metastore:
     # -- catalogs of Hive 3 ----------------------------------------------------------------------------------------
 
     def catalogs(self) -> list[str] | None:
-        """Return the names of the catalogs, or None if the Metastore has none, as before Hive 3."""
+        """Return the names of the catalogs.
+
+        None if the Metastore has no catalogs, as before Hive 3.
+        """
         try:
             return list(self._call(messages.GET_CATALOGS).names or ())
         except Unsupported:
