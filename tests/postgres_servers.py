@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from threading import Thread
+from typing import IO, Any
 
 import attrs
 import psycopg
@@ -72,6 +73,8 @@ class PostgresServer:
                 break
         else:
             raise AssertionError(f"{' '.join(command)} ended:\n{''.join(output)}")
+        # A server whose log nobody reads stops as soon as the pipe is full.
+        Thread(target=_drain, args=(self.process.stderr,), daemon=True).start()
 
     def kill(self) -> None:
         """End every process of the server at once, as a crash does."""
@@ -99,8 +102,6 @@ class PostgresServer:
 
     def _wait(self) -> None:
         assert self.process is not None
-        assert self.process.stderr is not None
-        self.process.stderr.close()
         self.process.wait()
         self.process = None
 
@@ -157,6 +158,13 @@ def postgres_container() -> Iterator[str]:
         url = f"postgresql://postgres@{address_of(container, 5432)}/postgres"
         migrate_schema(url)
         yield url
+
+
+def _drain(log: IO[str]) -> None:
+    """Read a log until its last writer ends."""
+    with log:
+        for _ in log:
+            pass
 
 
 def _user() -> dict[str, Any]:

@@ -428,3 +428,10 @@ def test_page_sets_up_roles_with_the_privileges_that_they_need(
         for write in (reserve, reserve_all, finalize, record, delete):
             with pytest.raises(AccessDenied, match="privileges"):
                 write()
+
+
+def test_server_of_tests_runs_on_when_its_log_is_long() -> None:
+    with new_server() as server, psycopg.connect(server.dsn, autocommit=True) as admin:
+        for _ in range(40):
+            admin.execute(f"DO $$ BEGIN RAISE LOG '{'x' * 4000}'; END $$".encode())
+        assert admin.execute("SELECT 1").fetchone() == (1,)
