@@ -15,7 +15,7 @@ import attrs
 
 from lancekeep.domain.errors import NamespaceAlreadyExists, NamespaceNotFound, TableAlreadyExists, Unsupported
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
-from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry, require_unicode
 
 
 @attrs.frozen
@@ -36,7 +36,11 @@ class Remove:
 class SetProperties:
     """Set properties of the root namespace; None removes a property."""
 
-    properties: Mapping[str, str | None]
+    properties: Mapping[str, str | None] = attrs.field()
+
+    @properties.validator
+    def _are_unicode(self, _: object, properties: Mapping[str, str | None]) -> None:
+        require_unicode(properties)
 
     def merged_into(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return the properties after the change."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from lancekeep.domain.errors import Damaged
+from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 
 NAMESPACE = "namespace"
@@ -95,5 +95,28 @@ class ManifestEntry:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str | None:
-    """Return properties as native clients store them: compact JSON, or null if empty."""
+    """Return properties as native clients store them: compact JSON, or null if empty.
+
+    Raises:
+        InvalidInput: a name or a value is not Unicode text.
+    """
+    require_unicode(properties)
     return json.dumps(dict(properties), separators=(",", ":"), ensure_ascii=False) if properties else None
+
+
+def require_unicode(properties: Mapping[str, str | None]) -> None:
+    """Check that the names and values of properties can be stored as UTF-8.
+
+    Raises:
+        InvalidInput: one has a lone surrogate.
+    """
+    for name, value in properties.items():
+        for what, text in (("name", name), ("value", value)):
+            try:
+                if value is not None:  # what is stored can be removed
+                    str(text).encode()
+            except UnicodeEncodeError as error:
+                raise InvalidInput(
+                    f"the {what} of the property {name!r:.80} contains {str(text)[error.start]!r}, half of a "
+                    "surrogate pair, which no encoding of Unicode can store; pass the whole character"
+                ) from error
