@@ -73,7 +73,7 @@ class PostgresServer:
                 break
         else:
             raise AssertionError(f"{' '.join(command)} ended:\n{''.join(output)}")
-        # A server whose log nobody reads stops as soon as the pipe is full.
+        # A server that cannot write its log stops.
         Thread(target=_drain, args=(self.process.stderr,), daemon=True).start()
 
     def kill(self) -> None:

@@ -34,6 +34,8 @@ ATTEMPTS = 20
 """Maximum number of attempts of a transaction that the server ends because of concurrent ones."""
 SECONDS = 5.0
 """Seconds until a statement without an answer is given up, as is the wait for a connection of the process."""
+_ROWS_PER_SECOND = 2000
+"""How many rows the slowest server is expected to change in a second."""
 _INTERVAL = 0.1
 
 _RIGHTS = "Check user and password, and the privileges of the role (docs/postgres.md)"
@@ -84,6 +86,18 @@ _CONCURRENT = (errors.SerializationFailure, errors.DeadlockDetected)
 _ENDS = (errors.IdleInTransactionSessionTimeout, errors.IdleSessionTimeout)
 
 
+class Unanswered(StoreUnavailable):
+    """The server did not answer in time.
+
+    It may still complete the statement.
+    """
+
+
+def seconds_for(rows: int) -> float:
+    """Return how long the server may take to change so many rows."""
+    return SECONDS + rows / _ROWS_PER_SECOND
+
+
 class Database:
     """The connections of a process to one database; the first call connects.
 
@@ -94,7 +108,7 @@ class Database:
     def __init__(self, address: Address) -> None:
         self.url, self.schema = address.url, address.schema
         self._address = address
-        self._idle: list[Connection] = []
+        self._idle: list[BoundedConnection] = []
         self._reset()
 
     @staticmethod
@@ -112,31 +126,38 @@ class Database:
         """Return a statement with the schema in place of ``{schema}``."""
         return text.replace("{schema}", f'"{self.schema}"')
 
-    def rows(self, statement: str, values: Any = None) -> list[Row]:
+    def rows(self, statement: str, values: Any = None, *, seconds: float = SECONDS) -> list[Row]:
         """Return the rows of an idempotent statement."""
-        return self.call(lambda connection: connection.execute(statement, values).fetchall())
+        return self.call(lambda connection: connection.execute(statement, values).fetchall(), seconds=seconds)
 
-    def count(self, statement: str, values: Any = None) -> int:
+    def count(self, statement: str, values: Any = None, *, seconds: float = SECONDS) -> int:
         """Return how many rows an idempotent statement changed."""
-        return self.call(lambda connection: connection.execute(statement, values).rowcount)
+        return self.call(lambda connection: connection.execute(statement, values).rowcount, seconds=seconds)
 
-    def call(self, act: Callable[[Connection], T]) -> T:
+    def call(self, act: Callable[[BoundedConnection], T], *, seconds: float = SECONDS) -> T:
         """Run an idempotent action over a connection.
 
         The action is repeated if the server ends its transaction because of concurrent ones, and once over a new
         connection if the connection is broken, as pooled ones are after a restart of the server.
 
+        Args:
+            act: The action. It may change how long the connection waits.
+            seconds: How long the server may be silent during one statement.
+
         Raises:
+            Unanswered: The server was silent for too long. It may still complete the statement.
             LancekeepError: The action failed; see `_MEANINGS`.
         """
         lost: psycopg.Error | None = None
         for attempt in range(1, ATTEMPTS + 1):
-            used: Connection | None = None
+            used: BoundedConnection | None = None
             try:
                 with self._connection() as used:
+                    used.seconds = seconds
                     return act(used)
             except TimeoutError as error:
-                raise StoreUnavailable(f"{self.url}: no answer within {SECONDS:.0f} s") from error
+                waited = SECONDS if used is None else used.seconds
+                raise Unanswered(f"{self.url}: no answer within {waited:.0f} s") from error
             except UnicodeEncodeError as error:
                 raise InvalidInput(
                     f"{self.url}: a text holds {error.object[error.start]!r}, which UTF-8 lacks"
@@ -160,10 +181,12 @@ class Database:
             for connection in idle:
                 connection.close()
 
-    def connect(self, kind: type[Connection] = psycopg.Connection) -> Connection:
+    def connect(self) -> BoundedConnection:
         """Return a new connection, without a check of the schema."""
         arguments: Any = self._address.arguments
-        connection = kind.connect(**arguments, autocommit=True, prepare_threshold=5 if self._address.prepares else None)
+        connection = BoundedConnection.connect(
+            **arguments, autocommit=True, prepare_threshold=5 if self._address.prepares else None
+        )
         if connection.info.parameter_status("server_encoding") != "UTF8":
             connection.close()
             raise InvalidInput(f"{self.url}: the encoding of the database is not UTF8; create one with ENCODING 'UTF8'")
@@ -175,7 +198,7 @@ class Database:
         self._room = BoundedSemaphore(self._address.connections)
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _connection(self) -> Iterator[BoundedConnection]:
         """Provide exclusive use of a connection. One that is left in a transaction, or broken, is closed."""
         if self._process != os.getpid():
             self._reset()  # the driver leaves the parent's connections open
@@ -200,8 +223,8 @@ class Database:
         finally:
             room.release()
 
-    def _checked_connection(self) -> Connection:
-        connection = self.connect(_BoundedConnection)
+    def _checked_connection(self) -> BoundedConnection:
+        connection = self.connect()
         try:
             self._check_schema(connection)
         except BaseException:
@@ -238,20 +261,31 @@ class Database:
         return StoreUnavailable(f"{self.url}: {text}")
 
 
-class _BoundedConnection(psycopg.Connection[Row]):
-    """A connection whose statements end after a time: also a server that is stopped, or behind a dead network."""
+class BoundedConnection(psycopg.Connection[Row]):
+    """A connection that gives up a silent server.
+
+    Such a server is stopped, or behind a dead network.
+
+    Attributes:
+        seconds: How long the server may be silent.
+    """
+
+    seconds: float = SECONDS
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
-        return super().wait(_bounded(gen, time.monotonic() + (timeout or SECONDS)), interval)
+        return super().wait(_bounded(gen, timeout or self.seconds), interval)
 
 
-def _bounded(steps: PQGen[T], deadline: float) -> PQGen[T]:
-    """Run the steps of a statement, until the deadline passes without an event of the connection."""
+def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
+    """Run the steps of a statement, until the connection has had no event for some seconds."""
+    deadline = time.monotonic() + seconds
     try:
         waits_for = next(steps)
         while True:
             ready = yield waits_for
-            if not ready and time.monotonic() > deadline:
+            if ready:
+                deadline = time.monotonic() + seconds
+            elif time.monotonic() > deadline:
                 raise TimeoutError
             waits_for = steps.send(ready)
     except StopIteration as end:

@@ -17,6 +17,7 @@ from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProper
 from lancekeep.domain.errors import (
     ConcurrentModification,
     Damaged,
+    InvalidInput,
     NamespaceAlreadyExists,
     TableAlreadyExists,
     TableNotFound,
@@ -141,6 +142,25 @@ class ManifestStoreContract:
             page, after = other.view().children(ObjectId(), NAMESPACE, after, 2)
             found += page
         assert found == kept == other.view().children(ObjectId(), NAMESPACE)[0]
+
+    def test_page_begins_after_any_text(self, store: ManifestStore, other: ManifestStore) -> None:
+        """Tokens of pages come from clients: they may hold what no name can have."""
+        names = ["a", "a!", "b", "\ud7ff", "\ue000", "\U0001f600"]
+        change(store, lambda view: [Put(namespace(name)) for name in names])
+        for after in ("", "\0", "a", "a\0", "a\0b", "\ud800", "a\ud800\0", "a\0\ud800", "\udfffx", "\U0010ffff"):
+            following = [name for name in names if name > after]
+            assert other.view().children(ObjectId(), NAMESPACE, after)[0] == following, ascii(after)
+            assert [entry.object_id for entry in other.view().all_of(NAMESPACE, after)] == following, ascii(after)
+
+    def test_properties_that_are_not_unicode_are_refused(self, store: ManifestStore) -> None:
+        create(store, "a")
+        for properties in ({"k": "\ud800"}, {"\ud800": "v"}):
+            with pytest.raises(InvalidInput, match="surrogate pair"):
+                change(store, lambda view, properties=properties: [Put(namespace("b", properties))])  # type: ignore[misc]
+            with pytest.raises(InvalidInput, match="surrogate pair"):
+                change(store, lambda view, properties=properties: [SetProperties(properties)])  # type: ignore[misc]
+        assert ids(store.view()) == ["a"]
+        assert store.view().properties == {}
 
     def test_views_find_entries_by_name_place_and_type(self, store: ManifestStore, other: ManifestStore) -> None:
         parents = [

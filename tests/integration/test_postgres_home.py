@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +24,8 @@ from postgres_servers import migrated_server
 from redis_servers import poll
 
 import lancekeep
-from lancekeep.adapters.manifest_stores import open_manifest_store
+from lancekeep.adapters.manifest_stores import open_manifest_store, postgres
+from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import directory_of
 from lancekeep.config import ConnectionConfig
@@ -38,9 +39,12 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import NAMESPACE, ManifestEntry
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
 from lancekeep.ports.manifest_store import ManifestStore
+from lancekeep.postgres.address import Address
+from lancekeep.postgres.database import BoundedConnection, Database, Row, Unanswered, seconds_for
+from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 from lancekeep.testing.manifest_store import change, create, ids
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -160,8 +164,56 @@ def test_values_of_extensions_are_exact(store: ManifestStore, url: str) -> None:
 def test_text_that_is_not_unicode_is_refused(store: ManifestStore) -> None:
     create(store, "a")
     with pytest.raises(InvalidInput, match="which UTF-8 lacks"):
-        change(store, lambda view: [SetProperties({"k": "1"}), Put(_with(view, "a").with_properties({"k": "\ud800"}))])
+        change(store, lambda view: [SetProperties({"k": "1"}), Put(ManifestEntry("t", TABLE, "\ud800"))])
     assert store.view().properties == {}
+
+
+def test_read_of_a_state_that_a_clean_up_removed_is_refused(store: ManifestStore, postgres_url: str) -> None:
+    """Its entries are gone, so each answer would lack some."""
+    change(store, lambda view: [Put(ManifestEntry("t", TABLE, "t-files"))])
+    old = store.view()
+    for value in "ab":
+        change(store, lambda view, value=value: [Put(_with(view, "t").with_properties({"k": value}))])  # type: ignore[misc]
+    make_old(old, postgres_url)
+    assert store.clean_up() == 2
+    for read in (
+        lambda: old.find("t"),
+        lambda: old.owner_of("t-files"),
+        lambda: old.children(ObjectId(), TABLE),
+        lambda: list(old.all_of(TABLE)),
+        lambda: list(old.descendants(ObjectId())),
+    ):
+        with pytest.raises(ConcurrentModification, match="Repeat the operation"):
+            read()
+    assert store.recent().find("t") is not None
+
+
+def make_old(view: CatalogView, postgres_url: str) -> None:
+    """Make the present states of a catalog two days old."""
+    with psycopg.connect(postgres_url) as admin:
+        catalog = view.catalog  # type: ignore[attr-defined]
+        admin.execute("UPDATE lancekeep.change SET at = at - interval '2 days' WHERE catalog = %s", (catalog,))
+
+
+def test_state_is_recent_for_an_hour(url: str, postgres_url: str) -> None:
+    now = [0.0]
+    with closing(opened(url)) as other, closing(elsewhere(url, clock=lambda: now[0])) as store:
+        create(store, "a")
+        change(other, lambda view: [Put(_with(view, "a"))])
+        create(other, "b")
+        now[0] = 3599
+        assert store.recent().find("b") is None
+        make_old(other.view(), postgres_url)
+        other.clean_up()
+        now[0] = 3601
+        assert store.recent().find("b") is not None
+
+
+def elsewhere(url: str, kind: type[Database] = Database, **settings: Any) -> PostgresManifestStore:
+    location = StoreUrl.parse(url, {}, MANIFEST_STORES)
+    return PostgresManifestStore(
+        kind(Address.of(location)), location.options["catalog"], MemoryObjectStore().root_uri + "lake", **settings
+    )
 
 
 # -- lost replies and concurrent processes ---------------------------------------------------------------------------
@@ -249,6 +301,83 @@ def test_lost_reply_of_commit_under_the_lock_is_settled(url: str, postgres_url: 
         assert proxy.lost == 1
         assert (asked, told, view.version) == ([1, 2], "decided at 2", 3)
         assert ids(near.view()) == ids(view) == ["a", "b", "faster"]
+
+
+def test_large_change_is_waited_for(store: ManifestStore) -> None:
+    entries = [ManifestEntry.namespace(ObjectId.of(f"n{number:05}"), {}) for number in range(20_000)]
+    assert change(store, lambda view: [Put(entry) for entry in entries]).version == 1
+    assert seconds_for(len(entries)) > seconds_for(1) + 5
+    assert len(ids(store.view())) == len(entries)
+
+
+def test_change_that_is_made_after_the_deadline_is_made_once(
+    url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(opened(url)) as store,
+        ThreadPoolExecutor() as threads,
+        psycopg.connect(postgres_url) as rival,
+        psycopg.connect(postgres_url, autocommit=True) as admin,
+    ):
+        create(store, "a")
+        rival.execute("SELECT FROM lancekeep.catalog WHERE id = %s FOR UPDATE", (store.view().catalog,))  # type: ignore[attr-defined]
+        monkeypatch.setattr(postgres, "seconds_for", lambda rows: 0.1)
+        told = threads.submit(change, store, create_once("b"))
+        poll(lambda: admin.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount == 2)
+        rival.commit()
+        told.result()
+        assert ids(store.recent()) == ids(store.view()) == ["a", "b"]
+        assert store.recent().version == store.view().version == 2
+
+
+class Delaying(Database):
+    """Sends the next change to the server only when the test asks for it."""
+
+    delayed: list[tuple[str, Any]] | None = None
+
+    def rows(self, statement: str, values: Any = None, *, seconds: float = 5) -> list[Row]:
+        if self.delayed == [] and "WITH won" in statement:
+            self.delayed.append((statement, values))
+            raise Unanswered("no answer")
+        return super().rows(statement, values, seconds=seconds)
+
+
+@pytest.mark.parametrize("then", ["changes", "nothing", "an error"])
+def test_change_that_reaches_the_server_after_it_was_settled_is_not_made(url: str, then: str) -> None:
+    with closing(elsewhere(url, Delaying)) as store:
+        database = store._database
+        assert isinstance(database, Delaying)
+        create(store, "a")
+        asked: list[int] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            asked.append(view.version)
+            if len(asked) == 2 and then == "an error":
+                raise Refused("no longer permitted")
+            return [] if len(asked) == 2 and then == "nothing" else create_once("b")(view)
+
+        database.delayed = []
+        with pytest.raises(Refused) if then == "an error" else nullcontext():
+            change(store, decide)
+        after = ids(store.view())
+        ((statement, values),) = database.delayed
+        assert database.rows(statement, values) == []
+        assert asked == [1, 1]
+        assert ids(store.view()) == after == (["a", "b"] if then == "changes" else ["a"])
+
+
+def test_change_that_cannot_be_settled_is_unknown(url: str) -> None:
+    class Gone(Delaying):
+        def call(self, act: Callable[[BoundedConnection], Any], *, seconds: float = 5) -> Any:
+            if self.delayed:
+                raise StoreUnavailable("the server is away")
+            return super().call(act, seconds=seconds)
+
+    with closing(elsewhere(url, Gone)) as store:
+        create(store, "a")
+        store._database.delayed = []  # type: ignore[attr-defined]
+        with pytest.raises(StoreUnavailable, match=r"away\. It is unknown whether the change was made"):
+            create(store, "b")
 
 
 def test_error_of_a_decision_about_an_old_state_is_repeated(store: ManifestStore, url: str) -> None:
@@ -353,6 +482,52 @@ def test_catalogs_of_one_database_are_separate(tmp_path: Path, postgres_url: str
         connect(tmp_path / "lake0", urls[1].replace("prod", "other"))
     dev.close()
     prod.close()
+
+
+def test_one_of_racing_roots_begins_a_catalog_and_the_others_stay_free(tmp_path: Path, postgres_url: str) -> None:
+    for number in range(5):
+        url, start = f"{postgres_url}?catalog={uuid4()}", Barrier(4)
+        roots = [tmp_path / f"{number}-{each}" for each in "abcd"]
+        catalogs = [connect(root, url) for root in roots]
+
+        def begin(catalog: lancekeep.Catalog, start: Barrier = start) -> str:
+            start.wait()
+            try:
+                catalog.create_namespace("n")
+            except Refused:
+                return "refused"
+            return "began"
+
+        with ThreadPoolExecutor() as threads:
+            told = list(threads.map(begin, catalogs))
+        assert sorted(told) == ["began", "refused", "refused", "refused"]
+        for catalog, root, result in zip(catalogs, roots, told, strict=True):
+            catalog.close()
+            if result == "refused":
+                with connect(root, f"{postgres_url}?catalog={uuid4()}") as free:
+                    free.create_namespace("n")
+
+
+def test_one_of_racing_catalogs_gets_a_root_and_the_others_leave_nothing(tmp_path: Path, postgres_url: str) -> None:
+    names, start = [str(uuid4()) for _ in range(4)], Barrier(4)
+    catalogs = [connect(tmp_path / "lake", f"{postgres_url}?catalog={name}") for name in names]
+
+    def begin(catalog: lancekeep.Catalog) -> str:
+        start.wait()
+        try:
+            catalog.create_namespace("n")
+        except Refused:
+            return "refused"
+        return "began"
+
+    with ThreadPoolExecutor() as threads:
+        told = list(threads.map(begin, catalogs))
+    for catalog in catalogs:
+        catalog.close()
+    assert sorted(told) == ["began", "refused", "refused", "refused"]
+    with psycopg.connect(postgres_url) as admin:
+        kept = admin.execute("SELECT name FROM lancekeep.catalog WHERE name = ANY(%s)", (names,)).fetchall()
+    assert kept == [(names[told.index("began")],)]
 
 
 def test_settings_name_one_database_for_entries_and_versions(tmp_path: Path, url: str, postgres_url: str) -> None:

@@ -15,12 +15,14 @@ from lancekeep.domain.version_row import BatchReservation, Blocked, Claim, Reser
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address
-from lancekeep.postgres.database import Connection, Database, Row
+from lancekeep.postgres.database import Connection, Database, Row, seconds_for
 from lancekeep.store_urls import StoreUrl
 
 DURABLE = "durable"
 BATCH = 1000
 """Rows per statement that enters or deletes many."""
+LONGEST_HISTORY = 1_000_000
+"""How many rows a statement that deletes a history is expected to delete."""
 _ABOVE_ALL = 2**63 - 1
 
 _COLUMNS = "version, path, size, committer"
@@ -131,7 +133,7 @@ class PostgresCommitStore:
         return self._claimed(self._reserve_all, claims)
 
     def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
-        found = self._database.rows(self._latest_all, (list(base_uris),))
+        found = self._database.rows(self._latest_all, (list(base_uris),), seconds=seconds_for(len(base_uris)))
         return [_row_or_none(base_uri, row) for base_uri, row in zip(base_uris, found, strict=True)]
 
     def finalize(self, row: VersionRow) -> bool:
@@ -145,7 +147,7 @@ class PostgresCommitStore:
 
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         if versions is None:
-            return self._database.count(self._delete_history, (base_uri,))
+            return self._database.count(self._delete_history, (base_uri,), seconds=seconds_for(LONGEST_HISTORY))
         count, rest = 0, iter(sorted(set(versions)))
         while batch := list(islice(rest, BATCH)):
             count += self._database.count(self._delete, (base_uri, batch))
@@ -163,25 +165,26 @@ class PostgresCommitStore:
         rows = [claim.row for claim in claims]
         values = (*_columns(rows), [claim.first for claim in claims])
         for _ in range(ATTEMPTS):
-            if self._inserted(statement, values) == len(rows):
+            if self._inserted(statement, values, seconds_for(len(rows))) == len(rows):
                 return Reserved()
             told = answer_all(claims, self._told(claims))
             if told is not None:
                 return told
         raise StoreUnavailable(f"{self.url}: other writers kept changing the rows of {rows[0].base_uri}; try again")
 
-    def _inserted(self, statement: str, values: Row) -> int:
+    def _inserted(self, statement: str, values: Row, seconds: float) -> int:
         def insert(connection: Connection) -> int:
             try:
                 return connection.execute(statement, values).rowcount
             except UniqueViolation:
                 return 0
 
-        return self._database.call(insert)
+        return self._database.call(insert, seconds=seconds)
 
     def _told(self, claims: Sequence[Claim]) -> Iterable[Reservation | None]:
         columns = [claim.row.base_uri for claim in claims], [claim.row.version for claim in claims]
-        for claim, found in zip(claims, self._database.rows(self._answers, columns), strict=True):
+        answers = self._database.rows(self._answers, columns, seconds=seconds_for(len(claims)))
+        for claim, found in zip(claims, answers, strict=True):
             held, latest = (_row_or_none(claim.row.base_uri, part) for part in (found[:4], found[4:]))
             yield answer_claim(claim, held, latest)
 

@@ -34,6 +34,16 @@ class ManifestStoreElsewhere(ManifestStore, Protocol):
         The URLs of two stores are equal exactly if they hold the same entries.
         """
 
+    def begin(self) -> None:
+        """Create the catalog of the root, without entries. Idempotent.
+
+        Raises:
+            Refused: The catalog belongs to another root.
+        """
+
+    def abandon(self) -> None:
+        """Remove the catalog of the root unless it was ever changed. Idempotent."""
+
 
 def require_entries_in(root: str, url: str | None, properties: Mapping[str, str]) -> None:
     """Raise `Refused` if a root records another place of its entries.
@@ -113,8 +123,22 @@ class ClaimedManifestStore:
         return False
 
     def _claim(self) -> None:
+        """Record this store in the root, once the store has recorded the root.
+
+        Two roots may name one catalog, and two catalogs one root: either record refuses the second one, which then
+        leaves no record of its own.
+        """
         directory = self._listing.view()
-        claim = {**directory.properties, MANIFEST_STORE_PROPERTY: self._store.url}
-        if not (self._is_claimed() or self._listing.remember(claim, directory) or self._is_claimed()):
-            raise ConcurrentModification(f"{self._root}: another writer changed the file of its properties; try again")
+        if not self._is_claimed():
+            self._store.begin()
+            claim = {**directory.properties, MANIFEST_STORE_PROPERTY: self._store.url}
+            try:
+                recorded = self._listing.remember(claim, directory) or self._is_claimed()
+            except Refused:
+                self._store.abandon()
+                raise
+            if not recorded:
+                raise ConcurrentModification(
+                    f"{self._root}: another writer changed the file of its properties; try again"
+                )
         self._claimed = True

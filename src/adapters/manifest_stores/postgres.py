@@ -7,7 +7,9 @@ catalog at one version, however many statements it takes, without a transaction 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -15,19 +17,25 @@ import attrs
 
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
 from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove
-from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
+from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
-from lancekeep.postgres.database import Connection, Database, Row
+from lancekeep.postgres.database import BoundedConnection, Database, Row, Unanswered, seconds_for
 from lancekeep.store_urls import StoreUrl
 
 CATALOG = "catalog"
 DEFAULT_CATALOG = "default"
 KEPT = "1 day"
 """How long earlier states are kept for readers, by the clock of the server."""
+RECENT_SECONDS = 3600.0
+"""How long a state that was read is recent."""
+LOCK_SECONDS = 20.0
+"""How long to wait for the change of another process."""
+MANY = 1_000_000
+"""How many entries a clean-up is expected to remove."""
 
 _VIEW = "SELECT id, root, version, properties, columns FROM {schema}.catalog WHERE name = %s"
 _CREATE = """
@@ -40,7 +48,7 @@ _LOCKED_VIEW = f"{_VIEW} FOR UPDATE"
 _APPLY = f"""
 WITH won AS (
     UPDATE {{schema}}.catalog SET version = version + 1, properties = %(properties)s, columns = %(columns)s
-    WHERE id = %(catalog)s AND version = %(version)s
+    WHERE id = %(catalog)s AND version = %(version)s AND root = %(root)s
     RETURNING id, version
 ), ended AS (
     UPDATE {{schema}}.entry SET until = won.version FROM won
@@ -59,7 +67,8 @@ WITH won AS (
 SELECT version FROM won
 UNION ALL SELECT version FROM {{schema}}.change WHERE catalog = %(catalog)s AND version > %(seen)s AND token = %(token)s
 """
-_SETTLE = "SELECT FROM {schema}.change WHERE catalog = %s AND version > %s AND token = %s"
+_SETTLE = "SELECT token FROM {schema}.change WHERE catalog = %s AND version > %s AND token = ANY(%s::text[])"
+_ABANDON = "DELETE FROM {schema}.catalog WHERE name = %s AND root = %s AND version = 0"
 _OBSOLETE = f"""
 WITH oldest AS (
     SELECT coalesce(max(version), 0) AS version FROM {{schema}}.change
@@ -81,19 +90,24 @@ class PostgresManifestStore:
         database: The database.
         name: The name of the catalog in the database.
         root: The URI of the root, which the catalog belongs to.
+        clock: Returns monotonic seconds.
     """
 
     options: ClassVar[frozenset[str]] = OPTIONS | {CATALOG}
     guarantees = ManifestStoreGuarantees(home="a catalog in PostgreSQL")
     history = None
 
-    def __init__(self, database: Database, name: str, root: str) -> None:
-        self._database, self._name, self._root = database, name, root
+    def __init__(
+        self, database: Database, name: str, root: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database, self._name, self._root, self._clock = database, name, root, clock
         self.url = with_place(database.url, {CATALOG: name})
         self._known: PostgresView | None = None
+        self._known_until = 0.0
         statement = database.statement
         self._view, self._create, self._locked_view = statement(_VIEW), statement(_CREATE), statement(_LOCKED_VIEW)
         self._apply, self._obsolete, self._settle = statement(_APPLY), statement(_OBSOLETE), statement(_SETTLE)
+        self._abandon = statement(_ABANDON)
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore, root_key: str) -> PostgresManifestStore:
@@ -108,35 +122,49 @@ class PostgresManifestStore:
     def location_of(self, table_id: ObjectId) -> None:
         """Prescribe no directory: the catalog chooses a new one for each table."""
 
+    def begin(self) -> None:
+        self._created()
+
+    def abandon(self) -> None:
+        self._database.count(self._abandon, (self._name, self._root))
+
     def view(self) -> PostgresView:
-        self._known = self._viewed(self._database.rows, self._view)
-        return self._known
+        return self._remembered(self._viewed(self._database.rows, self._view))
 
     def recent(self) -> PostgresView:
-        return self._known or self.view()
+        """Return the state that this instance read last.
+
+        A state that is older than an hour is read again, because a clean-up removes states after a day.
+        """
+        known = self._known
+        return known if known is not None and self._clock() < self._known_until else self.view()
 
     def apply(self, decide: Decision[Result]) -> tuple[PostgresView, Result]:
         """Apply the changes by compare-and-set of the catalog's version.
 
         If another process is faster, the next decision is made in a transaction that holds a lock on the catalog.
         """
-        view, token = self.view(), uuid4().hex
+        view, token = self.view(), _new_token()
         try:
             changes, result = decide(view)
         except Exception:
             if self.view().version == view.version:
                 raise
-            return self._applied_locked(decide, view, token)
+            return self._applied_locked(decide, view, {})
         if not changes:
             return view, result
         current = view if view.catalog is not None else self._created()
         if current.version != view.version:
-            return self._applied_locked(decide, current, token)
-        applied = self._applied(current, changes, token, self._database.rows)
+            return self._applied_locked(decide, current, {})
+        promised = {token: (current.after(changes), result)}
+        rows = partial(self._database.rows, seconds=seconds_for(len(changes)))
+        try:
+            applied = self._applied(current, changes, token, rows)
+        except Unanswered:  # the server may still make the change
+            return self._applied_locked(decide, current, promised, unanswered=True)
         if applied is None:  # unless the server makes a change whose connection was lost while it waited for a lock
-            return self._applied_locked(decide, current, token, (current.after(changes), result))
-        self._known = applied
-        return applied, result
+            return self._applied_locked(decide, current, promised)
+        return self._remembered(applied), result
 
     def optimize(self) -> None:
         """Remove earlier states. The indexes need no update."""
@@ -144,7 +172,9 @@ class PostgresManifestStore:
 
     def clean_up(self) -> int:
         catalog = self.view().catalog
-        return 0 if catalog is None else int(self._database.rows(self._obsolete, {"catalog": catalog})[0][0])
+        if catalog is None:
+            return 0
+        return int(self._database.rows(self._obsolete, {"catalog": catalog}, seconds=seconds_for(MANY))[0][0])
 
     def leftovers(self) -> Sequence[ObjectInfo]:
         """Return nothing: no object belongs to the store."""
@@ -194,43 +224,84 @@ class PostgresManifestStore:
         """
         after = view.after(changes)
         won = rows(
-            self._apply, {**_values(after, changes), "version": view.version, "seen": view.version, "token": token}
+            self._apply,
+            {
+                **_values(after, changes),
+                "root": self._root,
+                "version": view.version,
+                "seen": view.version,
+                "token": token,
+            },
         )
         return after if won else None
 
     def _applied_locked(
-        self, decide: Decision[Result], seen: PostgresView, token: str, *promised: tuple[PostgresView, Result]
+        self,
+        decide: Decision[Result],
+        seen: PostgresView,
+        promised: dict[str, tuple[PostgresView, Result]],
+        *,
+        unanswered: bool = False,
     ) -> tuple[PostgresView, Result]:
         """Decide and apply in one transaction, which holds a lock on the catalog.
 
         Args:
             decide: The decision.
             seen: A view that precedes the change.
-            token: The token of the change.
-            promised: What an earlier attempt with this token has promised; returned if the server made its change.
+            promised: By their tokens, the results of earlier attempts. If the server made one of their changes, its
+                result is returned.
+            unanswered: The server may still make the change of an earlier attempt, as long as the catalog has the
+                version that the attempt saw. So this call ends with another version, also without a change.
         """
         if seen.catalog is None:
             self._created()
 
-        def act(connection: Connection) -> tuple[PostgresView, Result]:
-            nonlocal promised
-
+        def act(connection: BoundedConnection) -> tuple[PostgresView, Result] | Exception:
             def rows(statement: str, values: Any) -> list[Row]:
                 return connection.execute(statement, values).fetchall()
 
+            connection.seconds = LOCK_SECONDS
             with connection.transaction():
                 view = self._viewed(rows, self._locked_view)
-                if promised and rows(self._settle, (view.catalog, seen.version, token)):
-                    return promised[-1]  # the reply to the commit was lost
-                changes, result = decide(view)
-                applied = view if not changes else self._applied(view, changes, token, rows)
-                if applied is None:
-                    raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
-                promised = ((attrs.evolve(applied, rows=self._database.rows), result),)
-            return promised[-1]
+                for (made,) in rows(self._settle, (view.catalog, seen.version, list(promised))) if promised else ():
+                    return promised[made]
+                possible = unanswered and view.version == seen.version
+                try:
+                    changes, result = decide(view)
+                except Exception as error:
+                    if possible:
+                        self._applied(view, (), _new_token(), rows)
+                        return error
+                    raise
+                connection.seconds = seconds_for(len(changes))
+                token, applied = _new_token(), view
+                if changes or possible:
+                    after = self._applied(view, changes, token, rows)
+                    if after is None:
+                        raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
+                    applied = after
+                promised[token] = attrs.evolve(applied, rows=self._database.rows), result
+            return promised[token]
 
-        self._known, result = self._database.call(act)
-        return self._known, result
+        try:
+            told = self._database.call(act)
+        except StoreUnavailable as error:
+            if not promised:
+                raise
+            raise StoreUnavailable(
+                f"{error}. It is unknown whether the change was made; read the catalog before you repeat it"
+            ) from error
+        if isinstance(told, Exception):
+            raise told
+        return self._remembered(told[0]), told[1]
+
+    def _remembered(self, view: PostgresView) -> PostgresView:
+        self._known, self._known_until = view, self._clock() + RECENT_SECONDS
+        return view
+
+
+def _new_token() -> str:
+    return uuid4().hex
 
 
 def _values(after: PostgresView, changes: Sequence[Change]) -> dict[str, Any]:

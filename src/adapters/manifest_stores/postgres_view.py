@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import attrs
@@ -26,15 +27,16 @@ _COLUMNS = "object_id, object_type, location, metadata, extension"
 _ENTRIES = "FROM {schema}.entry WHERE catalog = %(catalog)s AND since <= %(version)s AND until > %(version)s"
 _FIND = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
 _CHILDREN = f"""
-SELECT name {_ENTRIES} AND parent = %(parent)s AND object_type = %(object_type)s AND name > %(after)s
+SELECT name {_ENTRIES} AND parent = %(parent)s AND object_type = %(object_type)s AND name >= %(first)s
 ORDER BY name LIMIT %(limit)s
 """
 _BETWEEN = f"""
-SELECT {_COLUMNS} {_ENTRIES} AND object_id > %(low)s AND object_id < %(high)s ORDER BY object_id LIMIT {PAGE}
+SELECT {_COLUMNS} {_ENTRIES} AND object_id >= %(first)s AND object_id < %(high)s ORDER BY object_id LIMIT {PAGE}
 """
-_FROM = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id > %(low)s ORDER BY object_id LIMIT {PAGE}"
+_FROM = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id >= %(first)s ORDER BY object_id LIMIT {PAGE}"
 _OF_TYPE = f"""
-SELECT {_COLUMNS} {_ENTRIES} AND object_type = %(object_type)s AND object_id > %(low)s ORDER BY object_id LIMIT {PAGE}
+SELECT {_COLUMNS} {_ENTRIES} AND object_type = %(object_type)s AND object_id >= %(first)s
+ORDER BY object_id LIMIT {PAGE}
 """
 _OWNER = f"""
 SELECT {_COLUMNS} FROM (
@@ -44,7 +46,12 @@ SELECT {_COLUMNS} FROM (
     (SELECT {_COLUMNS}, 2 {_ENTRIES} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
 ) AS owner ORDER BY choice LIMIT 1
 """
-_KEPT = "SELECT FROM {schema}.change WHERE catalog = %(catalog)s AND version = %(version)s"
+# A clean-up removes the change of a version before the entries that only this version and earlier ones have. Then this
+# row, whose first column is null, is in every answer.
+_NOT_KEPT = """
+UNION ALL SELECT {nulls}
+WHERE NOT EXISTS (SELECT FROM {schema}.change WHERE catalog = %(catalog)s AND version = %(version)s)
+"""
 
 
 @attrs.frozen(slots=False)
@@ -98,7 +105,7 @@ class PostgresView:
             _CHILDREN,
             parent=parent.key,
             object_type=object_type,
-            after=after or "",
+            first=_first_after(after or ""),
             limit=None if limit is None else limit + 1,
         )
         names = [name for (name,) in found[:limit]]
@@ -131,26 +138,41 @@ class PostgresView:
         return attrs.evolve(self, version=self.version + 1, properties=properties, columns=columns)
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
-        found = [_entry(row) for row in self._rows(statement, low=low, **values)]
+        found = [_entry(row) for row in self._rows(statement, first=_first_after(low), **values)]
         while len(found) == PAGE:
             yield from found
-            found = [_entry(row) for row in self._rows(statement, low=found[-1].object_id, **values)]
-            self._require_kept()
+            low = found[-1].object_id
+            found = [_entry(row) for row in self._rows(statement, first=_first_after(low), **values)]
         yield from found
-
-    def _require_kept(self) -> None:
-        """Raise `ConcurrentModification` if a clean-up has removed entries of this version, which pages then lack."""
-        if not self._rows(_KEPT):
-            raise ConcurrentModification(
-                f"version {self.version} of the catalog was removed from PostgreSQL while its entries were listed: the "
-                "list took longer than a day, or the clock of the server was changed. Repeat the operation"
-            )
 
     def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         if self.version == 0:
             return []
         place = {"catalog": self.catalog, "version": self.version}
-        return self.rows(statement.replace("{schema}", f'"{self.schema}"'), {**place, **values})
+        found = self.rows(_checked(statement).replace("{schema}", f'"{self.schema}"'), {**place, **values})
+        if any(row[0] is None for row in found):
+            raise ConcurrentModification(
+                f"version {self.version} of the catalog was removed from PostgreSQL while it was read: the operation "
+                "took longer than a day, or the clock of the server was changed. Repeat the operation"
+            )
+        return found
+
+
+@cache
+def _checked(statement: str) -> str:
+    """Return a statement that also tells whether the version of the view is complete."""
+    nulls = "NULL" if statement == _CHILDREN else ", ".join(["NULL"] * 5)
+    return f"SELECT * FROM ({statement}) AS found {_NOT_KEPT.replace('{nulls}', nulls)}"
+
+
+def _first_after(name: str) -> str:
+    """Return the first text after a name that UTF-8 and PostgreSQL can hold, in the order of code points.
+
+    Tokens of pages are what a client sends: they may hold NUL or half of a surrogate pair, which no stored name has.
+    """
+    name, _, _ = name.partition("\0")
+    surrogate = re.search("[\ud800-\udfff]", name)
+    return f"{name}\x01" if surrogate is None else f"{name[: surrogate.start()]}\ue000"
 
 
 def parted(object_id: str) -> tuple[str, str]:
