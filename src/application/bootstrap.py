@@ -134,6 +134,8 @@ def bootstrap(
         writes,
         TableData(tables, writes, engine, mem_wal.ask),
         TableStructure(writes, engine, transactions),
+        dropped,
+        protection,
         tags,
         TableVersions(tables, writes, engine),
         Branches(writes, engine),

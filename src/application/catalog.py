@@ -267,7 +267,7 @@ class Catalog:
         Args:
             identifier: The identifier that the tables had, or a namespace above them. By default all.
         """
-        return self._local("list_dropped").dropped.list(ObjectId.of(identifier))
+        return list(self._services.dropped.list(ObjectId.of(identifier)))
 
     def undrop(
         self, identifier: Identifier, as_: Identifier | None = None, *, drop: str | datetime | None = None
@@ -289,7 +289,7 @@ class Catalog:
             Refused: The removal of its files has begun.
         """
         target = identifier if as_ is None else as_
-        return self._local("undrop").dropped.undrop(ObjectId.of(identifier), ObjectId.of(target), drop)
+        return self._services.dropped.undrop(ObjectId.of(identifier), ObjectId.of(target), drop)
 
     def purge(self, identifier: Identifier, *, drop: str | datetime | None = None, force: bool = False) -> DroppedTable:
         """Remove the files and versions of a dropped table.
@@ -306,7 +306,7 @@ class Catalog:
             Refused: A shallow clone reads its files, its name is protected, or another process has registered its
                 directory. Nothing was removed.
         """
-        return self._local("purge").dropped.purge(ObjectId.of(identifier), drop, force=force)
+        return self._services.dropped.purge(ObjectId.of(identifier), drop, force=force)
 
     def protect(self, identifier: Identifier) -> None:
         """Protect a table, or a namespace and everything below it. Idempotent.
@@ -319,14 +319,14 @@ class Catalog:
             NamespaceNotFound: There is no such table or namespace.
             Unsupported: The catalog is a V1 directory.
         """
-        self._local("protect").protection.change(ObjectId.of(identifier), protected=True)
+        self._services.protection.change(ObjectId.of(identifier), protected=True)
 
     def unprotect(self, identifier: Identifier) -> None:
         """End the protection of a table or a namespace. Idempotent.
 
         Raises as `protect` does.
         """
-        self._local("unprotect").protection.change(ObjectId.of(identifier), protected=False)
+        self._services.protection.change(ObjectId.of(identifier), protected=False)
 
     def initialize(self) -> bool:
         """Create the catalog with the properties of a new one, unless it exists.

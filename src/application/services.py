@@ -7,7 +7,13 @@ from operator import attrgetter
 
 import attrs
 
-from lancekeep.application.entries.services import NamespaceService, TableService, TagService
+from lancekeep.application.entries.services import (
+    DroppedService,
+    NamespaceService,
+    ProtectionService,
+    TableService,
+    TagService,
+)
 from lancekeep.application.partitions.services import PartitionService
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
@@ -36,6 +42,8 @@ class Services:
     writes: WriteService
     data: TableData
     structure: TableStructure
+    dropped: DroppedService
+    protection: ProtectionService
     tags: TagService
     versions: TableVersions
     branches: Branches

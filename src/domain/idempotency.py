@@ -55,6 +55,7 @@ PROOFS: Mapping[str, Proof] = {
             "deregister_table",
             "drop_table",
             "rename_table",
+            "undrop_table",
             "alter_namespace",
             "alter_table",
         ),

@@ -261,6 +261,36 @@ def test_roles_are_no_more_than_they_say(site: Site) -> None:
     assert site.ask("owner", "/v1/table/ml$new/drop").status_code == 200
 
 
+def test_dropped_tables_have_the_permissions_of_tables(site: Site) -> None:
+    """A dropped table, its absence and its protection look alike to callers who may not read it."""
+    for name in ("ml.features", "secret.plans", "secret.other"):
+        site.catalog.drop_table(name, keep=3600)
+
+    def listed(who: str, path: str = "$") -> list[str]:
+        answer = site.get(who, f"/lancekeep/v1/object/{path}/dropped?limit=2")
+        return [each["id"][-1] for each in answer.json().get("tables", [answer.status_code])]
+
+    def asked(who: str, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+        return refusal(site.ask(who, f"/lancekeep/v1/{path}", body))
+
+    assert (listed("root"), listed("owner"), listed("guest")) == (["features", "other"], ["features"], ["plans"])
+    assert site.get("stranger", "/lancekeep/v1/object/$/dropped").status_code == 404
+    assert site.get("owner", "/lancekeep/v1/object/secret/dropped").status_code == 404
+    for who in ("reader", "writer"):
+        for path in ("table/ml$features/undrop", "table/ml$features/purge", "object/ml/protect", "object/ml/unprotect"):
+            assert asked(who, path)[0] == 403, (who, path)
+    for path in ("table/secret$plans/undrop", "table/secret$plans/purge", "object/secret$plans/protect"):
+        hidden, absent = asked("owner", path), asked("owner", path.replace("plans", "gone!"))
+        assert json.loads(json.dumps(hidden).replace("plans", "gone!")) == json.loads(json.dumps(absent))
+        assert hidden[0] == 404
+    assert asked("owner", "table/ml$features/purge", force=True)[0] == 403
+    assert asked("owner", "table/ml$features/undrop", new_table_name="t", new_namespace_id=["secret"])[0] == 404
+    assert asked("owner", "object/$/unprotect")[0] == 403
+    assert len(site.catalog.list_dropped()) == 3
+    assert site.ask("owner", "/lancekeep/v1/table/ml$features/undrop").status_code == 200
+    assert site.ask("owner", "/lancekeep/v1/object/ml/protect").status_code == 200
+
+
 @pytest.mark.parametrize("delimiter", ["$", "."])
 def test_a_caller_of_one_namespace_connects(site: Site, delimiter: str) -> None:
     """The root is not theirs to read; idempotency keys are recognized all the same."""

@@ -44,10 +44,6 @@ READS = {
 }
 REFUSED = {
     "init": ("init {uri}", ELSEWHERE),
-    "protect": ("protect {uri} ns.t", ELSEWHERE),
-    "purge": ("purge {uri} ns.t --yes", ELSEWHERE),
-    "undrop": ("undrop {uri} ns.t", ELSEWHERE),
-    "unprotect": ("unprotect {uri} ns.t", ELSEWHERE),
     "adopt-identity": ("adopt-identity {uri} --yes", ELSEWHERE),
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),
@@ -133,6 +129,10 @@ CHANGES = {
     "register": "register {uri} ns.w {location}",
     "rename": "rename {uri} ns.t ns.v",
     "restore": "restore {uri} ns.t 1",
+    "protect": "protect {uri} ns.t",
+    "purge": "purge {uri} ns.old --yes",
+    "undrop": "undrop {uri} ns.old --as ns.new",
+    "unprotect": "unprotect {uri} ns",
 }
 
 
@@ -143,12 +143,16 @@ def test_changing_command_works_over_a_server(uri: str, tmp_path: Path, name: st
         location = catalog.describe_table("ns.t").uri.rpartition("/")[2]
         if name == "register":
             catalog.deregister_table("ns.t")
+        if name in ("purge", "undrop"):
+            catalog.write("ns.old", pa.table({"id": [3]}))
+            catalog.drop_table("ns.old", keep=3600)
     line = CHANGES[name].format(uri=uri, directory=tmp_path, location=location)
     result = CliRunner().invoke(command, line.split(), obj=lancekeep)
     assert result.exit_code == 0, result.output
     with lancekeep.connect(uri) as catalog:
         tables = {table: catalog.versions.describe(f"ns.{table}").rows for table in catalog.list_tables("ns")}
     expected = {"create": {"t": 2, "u": 0}, "import": {"t": 3}, "register": {"w": 2}, "rename": {"v": 2}}
+    expected["undrop"] = {"t": 2, "new": 1}
     assert tables == expected.get(name, {"t": 2})
 
 

@@ -192,7 +192,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "namespace_exists": lambda catalog: catalog.namespace_exists("ns"),
     "open": lambda catalog: catalog.open(NAME),
     "upkeep.optimize": lambda catalog: catalog.upkeep.optimize(),
-    "protect": lambda catalog: catalog.protect(NAME),
+    "protect": lambda catalog: catalog.protect("other"),
     "purge": lambda catalog: catalog.purge("ns.dropped"),
     "register_table": lambda catalog: catalog.register_table("ns.other", "missing"),
     "upkeep.relocate": lambda catalog: catalog.upkeep.relocate(NAME, "elsewhere", dry_run=True),
@@ -203,7 +203,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
     "undrop": lambda catalog: catalog.undrop("ns.dropped"),
-    "unprotect": lambda catalog: catalog.unprotect(NAME),
+    "unprotect": lambda catalog: catalog.unprotect("other"),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
     "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
     "versions.describe": lambda catalog: catalog.versions.describe(NAME),
@@ -261,9 +261,9 @@ NOT_CALLED = {
     "structure.add_segments", "structure.require_columns_may_change",
 }  # fmt: skip
 LOCAL = {
-    "alter_namespace", "alter_table", "clone", "clones_of", "commit_rows", "initialize", "inspect", "list_dropped",
-    "partitions.create", "partitions.open", "protect", "purge", "snapshot", "structure.set_base_paths", "transaction",
-    "undrop", "unprotect", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
+    "alter_namespace", "alter_table", "clone", "clones_of", "commit_rows", "initialize", "inspect",
+    "partitions.create", "partitions.open", "snapshot", "structure.set_base_paths", "transaction",
+    "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
     "upkeep.identity", "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",
     "upkeep.move_fragments", "upkeep.optimize", "upkeep.relocate", "views.refresh_due",
 }  # fmt: skip

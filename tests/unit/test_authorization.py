@@ -10,6 +10,7 @@ import lance_namespace as api
 import pytest
 
 from lancekeep.adapters.authorization.policy_file import PolicyFile, read_policy
+from lancekeep.adapters.rest.routes import EXTENSIONS
 from lancekeep.domain.authorization import EVERYONE, Action, Decision, Grant, Policy, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
@@ -123,7 +124,8 @@ def test_every_operation_of_the_interface_has_its_permissions() -> None:
         for name, _ in inspect.getmembers(api.LanceNamespace, inspect.isfunction)
         if not name.startswith("_") and name not in ("namespace_id", "retrieve_ops_metrics", "reset_ops_metrics")
     }
-    assert operations | {"list_operations", "alter_namespace", "alter_table"} == KNOWN
+    extensions = {route.operation for route in EXTENSIONS}
+    assert operations | extensions | {"list_operations", "alter_namespace", "alter_table"} == KNOWN
 
 
 def test_an_unknown_operation_needs_the_whole_catalog() -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
+from lancekeep.adapters.rest.dropped import RestDropped, RestProtection
 from lancekeep.adapters.rest.records import RestPartitions, RestTags, RestTransactionRecords, RestViews
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
 from lancekeep.adapters.rest.upkeep import RestUpkeep
@@ -91,6 +92,8 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         writes,
         TableData(tables, writes, engine),
         TableStructure(writes, engine, no_transactions),
+        RestDropped(server),
+        RestProtection(server),
         RestTags(server),
         TableVersions(tables, writes, engine),
         Branches(writes, engine),

@@ -137,11 +137,51 @@ class AlterRequest(ListOperationsRequest):
     properties: dict[str, str | None] | None = None
 
 
+class ListDroppedRequest(ListOperationsRequest):
+    """The request of ``ListDroppedTables``, below a namespace or with a name."""
+
+    id: list[str] | None = None
+    page_token: str | None = None
+    limit: int | None = None
+
+
+class UndropRequest(ListOperationsRequest):
+    """The request of ``UndropTable``.
+
+    ``new_namespace_id`` and ``new_table_name`` are as in ``RenameTable``; without them, the table gets its name again.
+    ``drop`` is the name of a drop; by default the latest.
+    """
+
+    id: list[str] | None = None
+    new_table_name: str | None = None
+    new_namespace_id: list[str] | None = None
+    drop: str | None = None
+
+
+class PurgeRequest(ListOperationsRequest):
+    """The request of ``PurgeTable``; see `Catalog.purge`."""
+
+    id: list[str] | None = None
+    drop: str | None = None
+    force: bool | None = None
+
+
+class ProtectionRequest(ListOperationsRequest):
+    """The request of ``ProtectObject`` and ``UnprotectObject``."""
+
+    id: list[str] | None = None
+
+
 _MODELS = {
     "list_all_tables": "ListTables",
     "create_table_scalar_index": "CreateTableIndex",
     "alter_namespace": "Alter",
     "alter_table": "Alter",
+    "list_dropped_tables": "ListDropped",
+    "undrop_table": "Undrop",
+    "purge_table": "Purge",
+    "protect_object": "Protection",
+    "unprotect_object": "Protection",
 }
 """The operations whose request model has the name of another operation."""
 
@@ -263,6 +303,15 @@ ROUTES: tuple[Route, ...] = (
 )
 """Every operation of the specification."""
 
+EXTENSIONS: tuple[Route, ...] = (
+    Route("list_dropped_tables", GET, "/lancekeep/v1/object/{id}/dropped", _PAGE, body=Body.NONE),
+    _post("undrop_table", "/lancekeep/v1/table/{id}/undrop"),
+    _post("purge_table", "/lancekeep/v1/table/{id}/purge"),
+    _post("protect_object", "/lancekeep/v1/object/{id}/protect"),
+    _post("unprotect_object", "/lancekeep/v1/object/{id}/unprotect"),
+)
+"""Operations of Lancekeep that the specification does not have. Other servers do not know their paths."""
+
 _RENAMED = {"GetNamespace": "describe_namespace", "GetTable": "describe_table"}
 """The operations that an older version of the specification calls by another name."""
 
@@ -290,7 +339,7 @@ LEGACY_ROUTES: tuple[Route, ...] = (
 
 READS = frozenset(
     route.operation
-    for route in (*ROUTES, *LEGACY_ROUTES)
+    for route in (*ROUTES, *EXTENSIONS, *LEGACY_ROUTES)
     if route.operation.startswith(("describe_", "list_", "get_", "query_", "count_", "explain_", "analyze_"))
     or route.operation.endswith("_exists")
 )

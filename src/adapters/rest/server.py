@@ -10,8 +10,8 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from lancekeep.adapters.rest.connection import MOST_JSON, MOST_ROWS, Connection, NotSent, Reply
-from lancekeep.adapters.rest.errors import RETRIED, error_of
-from lancekeep.adapters.rest.routes import READS, ROUTES, Body, Route
+from lancekeep.adapters.rest.errors import RETRIED, code_of, error_of
+from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, READS, ROUTES, Body, Route
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable, Unsupported
@@ -20,7 +20,10 @@ KEY_HEADER = "idempotency-key"
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
-_BY_OPERATION = {route.operation: route for route in ROUTES}
+_BY_OPERATION = {route.operation: route for route in (*ROUTES, *EXTENSIONS)}
+_BY_OPERATION |= {route.operation: route for route in LEGACY_ROUTES if route.operation == "list_operations"}
+_OWN = {*(route.operation for route in EXTENSIONS), "list_operations"}
+"""Operations that other servers may not know."""
 _HEADER = "header."
 
 
@@ -124,6 +127,8 @@ class RestServer:
             if 200 <= reply.status < 300:
                 return _response(route, reply)
             error = error_of(reply.status, _json(reply), what)
+            if route.operation in _OWN and reply.status in (404, 405) and code_of(error) is None:
+                error = Unsupported(f"{what}: the server has no such operation. Nothing was changed")
         except NotSent:
             raise
         except _Malformed as malformed:

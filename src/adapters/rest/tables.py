@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from lancekeep.application.entries.dropped import microseconds
 from lancekeep.application.entries.tables import Description
+from lancekeep.domain.dropped import SECOND
 from lancekeep.domain.errors import (
     Damaged,
     InvalidInput,
@@ -19,6 +21,9 @@ from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.table import Table
 from lancekeep.ports.catalog_server import CatalogServer
+
+KEEP_HEADER = "header.x-lancekeep-keep"
+"""The entry of a context that a Lancekeep server reads as the time for which a dropped table is kept."""
 
 
 class Descriptions:
@@ -71,12 +76,16 @@ class RestNamespaces:
         return _page(self._server, operation, names, {"id": list(object_id.names)}, after, limit)
 
     def drop(self, object_id: ObjectId, *, cascade: bool, force: bool, keep: timedelta | float | None) -> Namespace:
-        if keep is not None:
-            raise _not_offered(self._server, "drops a namespace with keep")
         if force:
             raise _not_offered(self._server, "drops a namespace with force")
         behavior = "Cascade" if cascade else "Restrict"
-        found = self._server.call("drop_namespace", {"id": list(object_id.names), "mode": "Fail", "behavior": behavior})
+        fields = {
+            "id": list(object_id.names),
+            "mode": "Fail",
+            "behavior": behavior,
+            "context": keeping(self._server, keep),
+        }
+        found = self._server.call("drop_namespace", fields)
         return Namespace(object_id, texts_of(found.get("properties")))
 
 
@@ -168,11 +177,10 @@ class RestTables:
         return table_of(object_id, self._server.call("deregister_table", {"id": list(object_id.names)}))
 
     def drop(self, object_id: ObjectId, *, force: bool, keep: timedelta | float | None) -> Table:
-        if keep is not None:
-            raise _not_offered(self._server, "drops a table with keep")
         if force:
             raise _not_offered(self._server, "drops a table with force")
-        return table_of(object_id, self._server.call("drop_table", {"id": list(object_id.names)}))
+        fields = {"id": list(object_id.names), "context": keeping(self._server, keep)}
+        return table_of(object_id, self._server.call("drop_table", fields))
 
     def rename(self, source: ObjectId, target: ObjectId) -> Table:
         fields = {
@@ -182,6 +190,25 @@ class RestTables:
         }
         self._server.call("rename_table", fields)
         return self.find(target)
+
+
+def keeping(server: CatalogServer, keep: timedelta | float | None) -> dict[str, str] | None:
+    """Return the context that says how long dropped tables stay.
+
+    None stands for the default.
+
+    Raises:
+        InvalidInput: The server understands only whole seconds.
+        Unsupported: The server is not Lancekeep's, and would ignore the context.
+    """
+    if keep is None:
+        return None
+    seconds, rest = divmod(microseconds(keep), SECOND)
+    if rest or not 0 <= seconds < 10**9:
+        raise InvalidInput(f"keep is {keep!r}; a server keeps tables for whole seconds, at least 0 and less than 10^9")
+    if "UndropTable" not in (server.call("list_operations", {}).get("operations") or []):
+        raise _not_offered(server, "drops a table with keep")
+    return {KEEP_HEADER: f"{seconds}s" if seconds else "0"}
 
 
 def texts_of(found: Any) -> dict[str, str]:

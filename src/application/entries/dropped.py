@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, Remove
@@ -108,6 +108,7 @@ class DroppedTables:
     def list(self, below: ObjectId) -> list[DroppedTable]:
         return [_shown(each) for each in dropped_tables(self._ledger.view(), below)]
 
+    @once(Table)
     def undrop(self, object_id: ObjectId, target: ObjectId, drop: str | datetime | None) -> Table:
         which = _since_epoch(drop) if isinstance(drop, datetime) else drop
 
@@ -115,7 +116,7 @@ class DroppedTables:
             record, entered = undrop_table(view, find_dropped(view, object_id, which), target)
             return [record, entered], Table.from_entry(entered.entry)
 
-        return self._ledger.apply(decide)
+        return self._ledger.apply(decide, effect=lambda entered: entered)
 
     def purge(self, object_id: ObjectId, drop: str | datetime | None, *, force: bool) -> DroppedTable:
         which = _since_epoch(drop) if isinstance(drop, datetime) else drop

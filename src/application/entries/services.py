@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.application.entries.tables import Description
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.namespace import Namespace
@@ -77,3 +78,19 @@ class TagService(Protocol):
     def update(self, identifier: Identifier, name: str, version: int, branch: str | None = None) -> None: ...
 
     def delete(self, identifier: Identifier, name: str) -> None: ...
+
+
+class DroppedService(Protocol):
+    """Dropped tables. Raises the errors of the methods of `Catalog`."""
+
+    def list(self, below: ObjectId) -> Sequence[DroppedTable]: ...
+
+    def undrop(self, object_id: ObjectId, target: ObjectId, drop: str | datetime | None) -> Table: ...
+
+    def purge(self, object_id: ObjectId, drop: str | datetime | None, *, force: bool) -> DroppedTable: ...
+
+
+class ProtectionService(Protocol):
+    """Protects tables and namespaces. Raises the errors of `Catalog.protect`."""
+
+    def change(self, object_id: ObjectId, *, protected: bool) -> None: ...

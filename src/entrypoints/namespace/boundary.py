@@ -58,10 +58,19 @@ def operation(method: Callable[P, R]) -> Callable[P, R]:
 
 def timestamp_of(request: Any) -> str | None:
     """Return the time by which a request selects a version; None without one."""
+    return context_value(request, TIMESTAMP)
+
+
+def context_value(request: Any, entry: str) -> str | None:
+    """Return an entry of the context of a request, which a header can give too.
+
+    Raises:
+        InvalidInput: The entry and the header differ.
+    """
     context: Mapping[str, str] = getattr(request, "context", None) or {}
-    given = {context[name] for name in (TIMESTAMP, f"header.x-{TIMESTAMP.replace('.', '-')}") if name in context}
+    given = {context[name] for name in (entry, f"header.x-{entry.replace('.', '-')}") if name in context}
     if len(given) > 1:
-        raise errors.InvalidInput("the context has two different times; give one of them")
+        raise errors.InvalidInput(f"the context has two different values of {entry!r}; give one of them")
     return next(iter(given), None)
 
 

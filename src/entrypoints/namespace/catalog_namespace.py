@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.entrypoints.namespace.data import DataOperations
+from lancekeep.entrypoints.namespace.extensions import ExtensionOperations
 from lancekeep.entrypoints.namespace.indexes import IndexOperations
 from lancekeep.entrypoints.namespace.legacy_operations import LegacyOperations
 from lancekeep.entrypoints.namespace.schema import SchemaOperations
@@ -24,6 +25,7 @@ class CatalogNamespace(
     IndexOperations,
     SchemaOperations,
     ViewOperations,
+    ExtensionOperations,
 ):
     """Any catalog as a Lance namespace.
 

@@ -13,6 +13,7 @@ import lance_namespace as api
 from pydantic import BaseModel
 
 from lancekeep.adapters.lance.namespace_errors import translating
+from lancekeep.adapters.rest.routes import EXTENSIONS
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.namespaces import NamespaceOperations
@@ -33,6 +34,7 @@ class LegacyOperations(NamespaceOperations, TableOperations):
         supported = [
             name for name in names if getattr(type(self), name).__qualname__ != f"{api.LanceNamespace.__name__}.{name}"
         ]
+        supported += [route.operation for route in EXTENSIONS if hasattr(self, route.operation)]
         legacy = ["alter_namespace", "alter_table", "get_namespace", "get_table", "list_operations"]
         return {"operations": sorted(name.title().replace("_", "") for name in [*supported, *legacy])}
 

@@ -15,10 +15,13 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
-from lancekeep.entrypoints.namespace.boundary import timestamp_of
+from lancekeep.entrypoints.namespace.boundary import context_value, timestamp_of
 
 KEEP = "lancekeep.keep"
-"""The entry of a request's context that says how long dropped tables are kept, such as ``7d``; ``0``: not at all."""
+"""The entry of a request's context that says how long dropped tables are kept, such as ``7d``; ``0``: not at all.
+
+As a header, ``x-lancekeep-keep``.
+"""
 
 MAIN = "main"
 """The name of the main history, which is no branch."""
@@ -81,7 +84,7 @@ def id_of(request: Any) -> ObjectId:
 
 def keep_of(request: Any) -> timedelta | None:
     """Return how long a request keeps a dropped table; None for the default."""
-    kept = (request.context or {}).get(KEEP)
+    kept = context_value(request, KEEP)
     return None if kept is None else timedelta(microseconds=checked_undrop(kept))
 
 

@@ -13,7 +13,7 @@ from lancekeep.adapters.lance.callbacks import is_native, refused_to_native_code
 from lancekeep.adapters.lance.namespace_errors import namespace_error, translating
 from lancekeep.adapters.rest.catalog import commit_key
 from lancekeep.adapters.rest.errors import code_of
-from lancekeep.adapters.rest.routes import ROUTES, Route
+from lancekeep.adapters.rest.routes import EXTENSIONS, ROUTES, Route
 from lancekeep.adapters.rest.server import RestServer
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.domain.errors import LancekeepError, TableNotFound
@@ -79,10 +79,15 @@ def _error(error: LancekeepError) -> LanceNamespaceError:
 
 
 def _response(route: Route, found: Mapping[str, Any]) -> Any:
-    """Return the fields of a response as the interface has it: a model, or the text of a plan."""
+    """Return the fields of a response as the interface has it.
+
+    That is a model, the text of a plan, or of an extension a dict.
+    """
     for plain in ("plan", "analysis"):
         if plain in found and route.operation.endswith("query_plan"):
             return found[plain]
+    if route in EXTENSIONS:
+        return {name: value for name, value in found.items() if name != "context"}
     name = _RESPONSES.get(route.operation, route.operation_id)
     model: type[BaseModel] = getattr(api, f"{name}Response")
     known = {name for each, field in model.model_fields.items() for name in (each, field.alias)}
@@ -101,5 +106,5 @@ def _operation(route: Route) -> Callable[..., Any]:
     return perform
 
 
-for _route in ROUTES:
+for _route in (*ROUTES, *EXTENSIONS):
     setattr(RestNamespace, _route.operation, _operation(_route))

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
-from lancekeep.adapters.rest.routes import LEGACY_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
@@ -154,7 +154,7 @@ class Operations:
 
     def __init__(self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around] = ()) -> None:
         self._namespace = namespace
-        self._router = Router((*ROUTES, *LEGACY_ROUTES))
+        self._router = Router((*ROUTES, *EXTENSIONS, *LEGACY_ROUTES))
         self._threads = Threads(settings.threads)
         self.running = Running()
         self._perform: Handler = self.call

@@ -13,6 +13,7 @@ from lancekeep.application.entries.base_paths import restricted
 from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.entrypoints.namespace.extensions import dropped_page
 from lancekeep.entrypoints.rest.requests import Call
 from lancekeep.entrypoints.rest.security.permissions import Kind, Need, needs
 from lancekeep.ports.authorization import Authorizer
@@ -45,6 +46,8 @@ class Authorization:
             self._require(principal, need, required)
         try:
             with restricted(partial(self._may_read, principal)):
+                if call.operation == "list_dropped_tables":
+                    return self._dropped(call, principal, proceed)
                 if call.operation in _NAMES:
                     return self._listing(call, principal, proceed)
                 return proceed(call)
@@ -74,6 +77,16 @@ class Authorization:
         """Return whether a base path may lead into a table; None is a place like a location that a request chooses."""
         action, where = (Action.ADMIN, ObjectId()) if source is None else (Action.READ, source)
         return self.authorizer.decide(principal, action, where) is Decision.ALLOWED
+
+    def _dropped(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
+        """List the dropped tables that the principal may read, without pages: their number is the operator's."""
+        request: Any = call.request
+        if self.authorizer.decide(principal, Action.READ, ObjectId.of(request.id)) is Decision.ALLOWED:
+            return proceed(call)
+        whole = request.model_copy(update={"limit": None})
+        found = proceed(attrs.evolve(call, request=whole))["tables"]
+        readable = [each for each in found if self._may_read(principal, None, ObjectId.of(each["id"]))]
+        return dropped_page(readable, request.limit)
 
     def _listing(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
         request: Any = call.request

@@ -6,6 +6,7 @@ their identifier does not name:
 - A location may be the directory of another table, so a request with a location needs the role admin on the whole
 catalog.
 - A batch needs the permissions of all of its members, a rename the permissions for both names.
+- A purge with force may make clones of other subtrees unreadable, so it needs the role admin on the whole catalog.
 - A materialized view reads its source, so creating one needs the role read on the source. No request can set the
   property that defines a view: a refresh reads whatever source it names.
 """
@@ -22,6 +23,7 @@ import attrs
 from lancekeep.domain.authorization import Action
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.namespace.extensions import undrop_target
 
 
 class Kind(Enum):
@@ -78,6 +80,7 @@ SIMPLE: Mapping[str, tuple[Action, Kind]] = {
     "list_namespaces": (READ, Kind.LISTING),
     "list_tables": (READ, Kind.LISTING),
     "list_all_tables": (READ, Kind.LISTING),
+    "list_dropped_tables": (READ, Kind.LISTING),
     "describe_namespace": (READ, Kind.NAMESPACE),
     "alter_namespace": (WRITE, Kind.NAMESPACE),
     "namespace_exists": (READ, Kind.NAMESPACE),
@@ -192,6 +195,23 @@ def _transaction(action: Action) -> Callable[[Any], list[Need]]:
     return lambda _: [Need(action, ObjectId(), Kind.NAMESPACE)]
 
 
+def _undrop(request: Any) -> list[Need]:
+    """Return what bringing a table back needs: what its drop needs, and the permission to create its name."""
+    source, target = ObjectId.of(request.id), undrop_target(request)
+    return [Need(ADMIN, source, Kind.TABLE), Need(WRITE, target, Kind.NEW)]
+
+
+def _purge(request: Any) -> list[Need]:
+    """Return what a purge needs; with force it may make clones in other subtrees unreadable."""
+    found = [Need(ADMIN, ObjectId.of(request.id), Kind.TABLE)]
+    return [*found, _WHOLE_CATALOG] if request.force else found
+
+
+def _protection(request: Any) -> list[Need]:
+    object_id = ObjectId.of(request.id)
+    return [Need(ADMIN, object_id, Kind.NAMESPACE if object_id.is_root else Kind.TABLE)]
+
+
 _SPECIAL: Mapping[str, Callable[[Any], list[Need]]] = {
     "list_operations": lambda _: [Need(READ, ObjectId(), Kind.LISTING)],
     **dict.fromkeys(CREATING, _creation),
@@ -202,6 +222,10 @@ _SPECIAL: Mapping[str, Callable[[Any], list[Need]]] = {
     "create_materialized_view": _view,
     "describe_transaction": _transaction(READ),
     "alter_transaction": _transaction(ADMIN),
+    "undrop_table": _undrop,
+    "purge_table": _purge,
+    "protect_object": _protection,
+    "unprotect_object": _protection,
 }
 
 KNOWN = frozenset((*SIMPLE, *_SPECIAL))

@@ -1,0 +1,115 @@
+"""Operations on dropped tables, and protection.
+
+The specification does not have them.
+
+Their requests are models of the server's routes, or dicts; their answers are dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from lancekeep.adapters.lance.callbacks import checked_limit
+from lancekeep.adapters.rest.routes import ListDroppedRequest, ProtectionRequest, PurgeRequest, UndropRequest
+from lancekeep.application.entries.dropped import DroppedTable
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.namespace.boundary import operation
+from lancekeep.entrypoints.namespace.operations import Operations, id_of
+
+
+class ExtensionOperations(Operations):
+    """List dropped tables, bring them back, purge them; protect objects."""
+
+    @operation
+    def list_dropped_tables(self, request: ListDroppedRequest) -> dict[str, Any]:
+        """List the dropped tables with an identifier, or below a namespace.
+
+        Returns:
+            ``tables``, each as `DroppedTable` with times in ISO 8601, and ``page_token`` if there are more.
+        """
+        limit, found = checked_limit(request.limit), self._catalog.list_dropped(id_of(request))
+        later = (each for each in found if request.page_token is None or _place(each) > _after(request.page_token))
+        return dropped_page([_fields(each) for each in islice(later, limit and limit + 1)], limit)
+
+    @operation
+    def undrop_table(self, request: UndropRequest) -> dict[str, Any]:
+        """Bring a dropped table back.
+
+        Returns:
+            The ``id`` of the table from now on, its ``location`` and its ``properties``.
+        """
+        table = self._catalog.undrop(id_of(request), undrop_target(request), drop=request.drop)
+        uri = self._parts.places.uri(table)
+        return {"id": list(table.id.names), "location": uri, "properties": dict(table.properties)}
+
+    @operation
+    def purge_table(self, request: PurgeRequest) -> dict[str, Any]:
+        """Remove the files and versions of a dropped table.
+
+        Returns:
+            The removed table, as `list_dropped_tables` shows it.
+        """
+        return _fields(self._catalog.purge(id_of(request), drop=request.drop, force=bool(request.force)))
+
+    @operation
+    def protect_object(self, request: ProtectionRequest) -> dict[str, Any]:
+        """Protect a table or a namespace. Idempotent."""
+        self._catalog.protect(id_of(request))
+        return {"id": list(id_of(request).names), "protected": True}
+
+    @operation
+    def unprotect_object(self, request: ProtectionRequest) -> dict[str, Any]:
+        """End the protection of a table or a namespace. Idempotent."""
+        self._catalog.unprotect(id_of(request))
+        return {"id": list(id_of(request).names), "protected": False}
+
+
+def dropped_page(tables: Sequence[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+    """Return the answer of `list_dropped_tables` with the first tables of a list.
+
+    Args:
+        tables: The tables after the page token, as the answer shows them: at least one more than the limit, or all.
+        limit: The most tables of the answer; None for all.
+    """
+    checked_limit(limit)
+    shown = list(tables[:limit])
+    if len(shown) == len(tables):
+        return {"tables": shown}
+    return {"tables": shown, "page_token": ObjectId((*shown[-1]["id"], shown[-1]["drop"])).key}
+
+
+def undrop_target(request: UndropRequest) -> ObjectId:
+    """Return the identifier that a dropped table gets."""
+    source = id_of(request)
+    if request.new_table_name is None:
+        if request.new_namespace_id is not None:
+            raise InvalidInput("new_namespace_id needs new_table_name; leave both out to give the table its name again")
+        return source
+    namespace = source.parent if request.new_namespace_id is None else ObjectId.of(request.new_namespace_id)
+    return namespace.child(request.new_table_name)
+
+
+def _fields(table: DroppedTable) -> dict[str, Any]:
+    return {
+        "id": list(table.id.names),
+        "drop": table.drop,
+        "location": table.location,
+        "properties": dict(table.properties),
+        "at": table.at.isoformat(),
+        "until": table.until.isoformat(),
+        "by": table.by,
+        "is_purging": table.is_purging,
+    }
+
+
+def _place(table: DroppedTable) -> tuple[ObjectId, str]:
+    """Return the place of a table in the order of lists."""
+    return table.id, table.drop
+
+
+def _after(token: str) -> tuple[ObjectId, str]:
+    names = ObjectId.from_key(token).names or ("",)
+    return ObjectId(names[:-1]), names[-1]
