@@ -1,19 +1,25 @@
 """Limits of SQL expressions.
 
 The engine plans an expression by recursion. A chain of operators that is too long exhausts its stack, which ends the
-process. Chains of ``AND`` and ``OR`` and lists are safe.
+process. Chains of ``AND`` and ``OR`` and lists are safe. Functions such as ``repeat`` and ``lpad`` can exhaust the
+memory.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import attrs
 
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.expression_growth import COLUMN, size_of
 
 MOST_PARTS = 200
 """The most names, values and operators of one chain; the engine takes about four times as many."""
+
+MOST_SIZE = 200 * COLUMN
+"""The largest size of the values of expressions; see `size_of`."""
 
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|`[^`]*`|\w+|::|\|\||[<>=!]+|\S""")
 _UNCERTAIN = ("\\", "/*", "--", "$", "#")
@@ -39,12 +45,15 @@ class _Level:
         self.before, self.parts, self.inside = self.depth, 0, 0
 
 
-def require_shallow(*expressions: str | None) -> None:
-    """Check that the engine can plan expressions; None is no expression.
+def require_bounded(*expressions: str | None) -> None:
+    """Check that the engine can plan and compute expressions.
+
+    None is no expression.
 
     Raises:
-        InvalidInput: A chain of operators is too long.
+        InvalidInput: A chain of operators is too long, or the values may be too large for the memory.
     """
+    size = 0
     for expression in expressions:
         depth = 0 if expression is None else _depth(expression)
         if depth > MOST_PARTS:
@@ -52,6 +61,17 @@ def require_shallow(*expressions: str | None) -> None:
                 f"the expression {str(expression)[:60]!r}… has a chain of {depth:,} names, values and operators; at "
                 f"most {MOST_PARTS} are allowed. Use a list such as x IN (1, 2), or compute the value in a column"
             )
+        size += 0 if expression is None else size_of(expression)
+    if size > MOST_SIZE:
+        raise InvalidInput(
+            f"the value of {_longest(expressions)[:60]!r}… may be more than {MOST_SIZE // COLUMN} times as large as "
+            "the columns that it reads, or longer than 10,000 characters. Use smaller numbers and constants, or "
+            "compute the value in a column"
+        )
+
+
+def _longest(expressions: Sequence[str | None]) -> str:
+    return max((each or "" for each in expressions), key=len)
 
 
 def _depth(expression: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import ssl
@@ -289,6 +290,27 @@ def test_dropped_tables_have_the_permissions_of_tables(site: Site) -> None:
     assert len(site.catalog.list_dropped()) == 3
     assert site.ask("owner", "/lancekeep/v1/table/ml$features/undrop").status_code == 200
     assert site.ask("owner", "/lancekeep/v1/object/ml/protect").status_code == 200
+
+
+@pytest.mark.parametrize("value", ["lpad('x', 2000000000, 'x')", "repeat(repeat('x', 50000), 50000)"])
+def test_a_value_that_fills_the_memory_is_refused(site: Site, value: str) -> None:
+    table = "/v1/table/ml$features"
+    condition = f"{value} = 'y'"
+    schema = base64.b64encode(pa.schema([("x", pa.string())]).serialize().to_pybytes()).decode()
+    source = json.dumps({"table": ["ml", "features"], "columns": {"x": value}})
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (f"{table}/query", {"k": 1, "vector": {}, "filter": condition}),
+        (f"{table}/query", {"k": 1, "vector": {}, "columns": {"column_aliases": {"x": value}}}),
+        (f"{table}/explain_plan", {"query": {"k": 1, "vector": {}, "filter": condition}}),
+        (f"{table}/count_rows", {"predicate": condition}),
+        (f"{table}/update", {"updates": [["id", f"length({value})"]]}),
+        (f"{table}/delete", {"predicate": condition}),
+        (f"{table}/add_columns", {"new_columns": [{"name": "x", "expression": value}]}),
+        ("/v1/materialized_view/ml$v/create", {"kind": "query", "output_schema": schema, "source_query": source}),
+    ]
+    for path, body in requests:
+        status, found = refusal(site.ask("root", path, body))
+        assert (status, found["code"], "times as large" in found["error"]) == (400, 13, True), (path, found)
 
 
 @pytest.mark.parametrize("delimiter", ["$", "."])

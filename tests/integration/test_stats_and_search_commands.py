@@ -275,3 +275,5 @@ def test_condition_that_would_end_the_process_is_refused(lake: str, tmp_path: Pa
     others = {"search": ["--like", "1"], "export": [f"{tmp_path}/rows.csv"]}.get(start, [])
     done = run(start, lake, "plain", *others, "--where", f"id{'+1' * 20_000} > 0")
     assert (done.exit_code, "has a chain of 40,003 names" in done.stderr) == (2, True), done.output
+    done = run(start, lake, "plain", *others, "--where", "lpad('x', 2000000000, 'x') > 'x'")
+    assert (done.exit_code, "times as large" in " ".join(done.stderr.split())) == (2, True), done.output

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lancekeep.adapters.lance.native_errors import query_error
 from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import InvalidInput, LancekeepError
-from lancekeep.domain.expressions import require_shallow
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.native import fts
 from lancekeep.ports.rows import Query, VectorSearch
 
@@ -36,7 +36,7 @@ def scanner_of(dataset: Any, query: Query) -> Any:
 
     builder = ScannerBuilder(dataset)
     columns = query.columns.values() if isinstance(query.columns, Mapping) else ()
-    require_shallow(query.condition, *columns)
+    require_bounded(query.condition, *columns)
     if query.columns is not None:
         builder.columns(dict(query.columns) if isinstance(query.columns, Mapping) else list(query.columns))
     if query.condition is not None:

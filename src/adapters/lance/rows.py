@@ -14,7 +14,7 @@ from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.queries import plans, streamed, streamed_fragments, translated
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
-from lancekeep.domain.expressions import require_shallow
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
 from lancekeep.native import lance
@@ -46,7 +46,7 @@ class LanceRows:
             return _titled((title, part.analyze_plan()) for title, part in plans(dataset, query))
 
     def count(self, dataset: Any, condition: str | None) -> int:
-        require_shallow(condition)
+        require_bounded(condition)
         with translated(dataset):
             return int(dataset.count_rows(condition))
 
@@ -70,19 +70,19 @@ class LanceRows:
         return dataset
 
     def delete(self, dataset: Any, condition: str) -> Any:
-        require_shallow(condition)
+        require_bounded(condition)
         dataset.delete(condition)
         return dataset
 
     def update(self, dataset: Any, values: Mapping[str, str], condition: str | None) -> tuple[Any, int]:
         _require_fields(dataset, values)
-        require_shallow(condition, *values.values())
+        require_bounded(condition, *values.values())
         return dataset, int(dataset.update(dict(values), condition)["num_rows_updated"])
 
     def updated(
         self, dataset: Any, values: Mapping[str, str], condition: str | None, columns: Sequence[str]
     ) -> pa.RecordBatchReader:
-        require_shallow(condition, *values.values())
+        require_bounded(condition, *values.values())
         stored = frozenset(dataset.schema.names)
         present = [name for name in columns if name in stored]
         schema = pa.schema([dataset.schema.field(name) for name in present])
@@ -97,7 +97,7 @@ class LanceRows:
 
     def merge(self, dataset: Any, source: Any, rule: MergeRule) -> tuple[Callable[[], Any], MergeCounts]:
         _require_fields(dataset, rule.on)
-        require_shallow(rule.update_if, rule.delete_if)
+        require_bounded(rule.update_if, rule.delete_if)
         merge = dataset.merge_insert(list(rule.on)).use_index(rule.use_index).conflict_retries(0)
         if rule.update:
             merge.when_matched_update_all(rule.update_if)

@@ -24,7 +24,7 @@ from lancekeep.domain.errors import (
     SchemaMismatch,
     Unsupported,
 )
-from lancekeep.domain.expressions import require_shallow
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.native import lance
 from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
@@ -166,14 +166,14 @@ class LanceStructure:
 
     def add_columns(self, dataset: Any, expressions: Mapping[str, str]) -> Any:
         _require_new(dataset, expressions)
-        require_shallow(*expressions.values())
+        require_bounded(*expressions.values())
         with _refusing(SchemaMismatch):
             dataset.add_columns(dict(expressions))
         return dataset
 
     def declare_columns(self, dataset: Any, expressions: Mapping[str, str]) -> Any:
         _require_new(dataset, expressions)
-        require_shallow(*expressions.values())
+        require_bounded(*expressions.values())
         with _refusing(SchemaMismatch):
             inferred = dataset.scanner(columns=dict(expressions)).projected_schema
             columns = [
@@ -194,7 +194,7 @@ class LanceStructure:
 
     def fill_column(self, dataset: Any, path: str, condition: str | None) -> Any:
         expression = self.expression(dataset, path)
-        require_shallow(expression, condition)
+        require_bounded(expression, condition)
         with _refusing(InvalidInput):
             dataset.update({path: expression}, condition)
         return dataset

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.structure import operation_of
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.expressions import require_shallow
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.view import Effect
 from lancekeep.format.manifest import transaction_name
 
@@ -46,7 +46,7 @@ class LanceViews:
         return effect, {} if transaction is None else transaction.transaction_properties or {}
 
     def output(self, dataset: Any, columns: Sequence[str] | Mapping[str, str] | None, condition: str | None) -> Any:
-        _require_shallow(columns, condition)
+        _require_bounded(columns, condition)
         try:
             scanner = dataset.scanner(columns=_columns(columns), filter=condition, limit=1)
             scanner.explain_plan()  # the condition is only read now
@@ -61,7 +61,7 @@ class LanceViews:
         condition: str | None,
         after: Any | None,
     ) -> Any:
-        _require_shallow(columns, condition)
+        _require_bounded(columns, condition)
         fragments = None
         if after is not None:
             known = {fragment.fragment_id for fragment in after.get_fragments()}
@@ -78,8 +78,8 @@ def _fragments(dataset: Any, version: int) -> list[dict[str, Any]]:
     return [fragment.metadata.to_json() for fragment in dataset.checkout_version(version).get_fragments()]
 
 
-def _require_shallow(columns: Sequence[str] | Mapping[str, str] | None, condition: str | None) -> None:
-    require_shallow(condition, *(columns.values() if isinstance(columns, Mapping) else ()))
+def _require_bounded(columns: Sequence[str] | Mapping[str, str] | None, condition: str | None) -> None:
+    require_bounded(condition, *(columns.values() if isinstance(columns, Mapping) else ()))
 
 
 def _columns(columns: Sequence[str] | Mapping[str, str] | None) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from lancekeep.domain.errors import InvalidInput, MissingExtra, Unsupported
-from lancekeep.domain.expressions import require_shallow
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.notebook import Shown
 from lancekeep.format.table_version import parse_manifest
@@ -54,7 +54,7 @@ class TableScan(Shown):
             raise InvalidInput(f"where takes an SQL condition as text, such as 'price > 10'; got {condition!r:.100}")
         if not _is_whole(condition):
             raise InvalidInput(f"{condition!r:.200} is not one whole SQL condition: check its quotes and parentheses")
-        require_shallow(condition)  # readers of other packages do not check it
+        require_bounded(condition)  # readers of other packages do not check it
         known = self.query.condition
         return self._with(condition=condition if known is None else f"({known}) AND ({condition})")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError
-from lancekeep.domain.expressions import require_shallow
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.entrypoints.spans import SPANS, parsed_span
 
@@ -35,7 +35,7 @@ def where_option(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def _shallow(_: click.Context, __: click.Parameter, expression: str | None) -> str | None:
-    require_shallow(expression)
+    require_bounded(expression)
     return expression
 
 
