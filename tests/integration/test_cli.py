@@ -23,6 +23,10 @@ from deployments import bucket, s3_options
 from lying import ignoring_conditions
 
 import lancekeep
+from lancekeep.application.catalog import directory_of
+from lancekeep.domain.catalog import Put
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.entrypoints.cli import SECTIONS
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.cli.options import Stores, as_json, assume_yes, stores
@@ -135,6 +139,22 @@ def test_listing_imports_neither_engine_nor_pandas(arguments: list[str], tmp_pat
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "t2" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_listing_of_many_tables_imports_neither_engine_nor_pandas(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    catalog = lancekeep.connect(root)
+    catalog.create_namespace("ml")
+    entries = [ManifestEntry.table(ObjectId(("ml", f"t{number}")), f"t{number}", {}) for number in range(3000)]
+    directory_of(catalog).ledger.manifest.apply(lambda view: ([Put(entry) for entry in entries], None))
+    program = (
+        f"import sys, atexit; sys.argv[1:] = ['ls', '--limit', '0', {root!r}, 'ml']; "
+        "atexit.register(lambda: print(sorted({'lance', 'pandas'} & set(sys.modules)))); "
+        "from lancekeep.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "ml.t2999" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -1,4 +1,4 @@
-"""Small data files that are encoded here: the native engine reads them, and its own are left to it."""
+"""Data files that are encoded here: the native engine reads them, and its own are left to it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 from lance.file import LanceFileReader, LanceFileWriter
 
 from lancekeep import connect
+from lancekeep.application.catalog import directory_of
+from lancekeep.domain.catalog import Put
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.format import large_data_file
 from lancekeep.format.data_file import MOST_BYTES, MOST_ROWS, Column, decode, encode, schema_of
 
 SCHEMA = pa.schema(
@@ -89,3 +94,67 @@ def test_catalog_writes_own_files_up_to_the_limit(tmp_path: Path) -> None:
         catalog.create_namespace("a", {"kind": "small"})
         [file] = (tmp_path / "__manifest" / "data").iterdir()
         assert decode(file.read_bytes()) == [["a"], ["namespace"], ['{"kind":"small"}']]
+
+
+# -- many rows -----------------------------------------------------------------------------------------------------
+
+
+def large_columns(rows: int) -> list[pa.Array]:
+    """Return columns with one empty text, nulls in the second column, and a slice as the third."""
+    names = [f"a{number}é" if number else "" for number in range(rows)]
+    places = [None if number % 3 == 1 else f"p{number}" for number in range(rows)]
+    return [pa.array(names), pa.array(places, pa.string()), pa.array(["before", None, *places]).slice(2)]
+
+
+@pytest.mark.parametrize("rows", [1, 4095, 4096, 4097, 9000])
+def test_engine_reads_encoded_file_of_many_rows(rows: int, schema: bytes, tmp_path: Path) -> None:
+    columns = large_columns(rows)
+    content = large_data_file.encode(columns, schema)
+    assert content is not None
+    assert as_the_engine_reads(content, tmp_path / "own.lance") == [column.to_pylist() for column in columns]
+    taken = LanceFileReader(str(tmp_path / "own.lance")).take_rows([0, rows - 1] if rows > 1 else [0]).to_table()
+    assert taken["name"].to_pylist() == [columns[0][at].as_py() for at in sorted({0, rows - 1})]
+    found = large_data_file.decode(content)
+    assert found is not None
+    assert [column.to_pylist() for column in found] == [column.to_pylist() for column in columns]
+    assert decode(content) is None
+
+
+def test_chunk_above_the_limit_is_left_to_the_engine(schema: bytes) -> None:
+    rows = 4096
+    assert large_data_file.encode([pa.array(["x" * 200] * rows)] * 3, schema) is not None
+    assert large_data_file.encode([pa.array(["x" * 300] * rows)] * 3, schema) is None
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_large_file_of_the_engine_is_left_to_the_engine(version: str, tmp_path: Path) -> None:
+    columns = [column.to_pylist() for column in large_columns(5000)]
+    assert large_data_file.decode(by_engine(tmp_path / "a.lance", columns, version)) is None
+
+
+@given(data=st.data())
+def test_damaged_large_file_is_left_to_the_engine_or_holds_other_text(data: st.DataObject, schema: bytes) -> None:
+    content = large_data_file.encode(large_columns(4100), schema)
+    assert content is not None
+    damaged = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    assert large_data_file.decode(content[data.draw(st.integers(1, len(content))) :]) is None
+    found = large_data_file.decode(bytes(damaged))
+    assert found is None or [len(column) for column in found] == [4100] * 3
+    for column in found or ():
+        column.to_pylist()
+
+
+def test_catalog_of_many_tables_writes_own_files(tmp_path: Path) -> None:
+    ids = [ObjectId((f"t{number}",)) for number in range(5000)]
+    with connect(str(tmp_path), mode="v2") as catalog:
+        changes = [Put(ManifestEntry.table(each, f"{each}.lance", {"a": each.key})) for each in ids]
+        directory_of(catalog).ledger.manifest.apply(lambda view: (changes, None))
+    [file] = (tmp_path / "__manifest" / "data").iterdir()
+    found = large_data_file.decode(file.read_bytes())
+    assert found is not None
+    assert found[0].to_pylist() == [each.key for each in ids]
+    with connect(str(tmp_path), mode="v2") as catalog:
+        assert catalog.list_tables() == sorted(each.key for each in ids)
+        assert catalog.find_table("t4999").properties == {"a": "t4999"}

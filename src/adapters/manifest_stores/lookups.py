@@ -6,7 +6,7 @@ A lookup orders the rows in one run per object type and depth, so the children o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Protocol
@@ -102,36 +102,28 @@ class SmallLookup:
 class SortedLookup:
     """A lookup for many rows: positions in order per object type and depth.
 
-    It needs four bytes per row.
+    It needs eight bytes per row. Each part of it is made when a search first needs it: the first page of a large
+    catalog needs neither the order of other depths nor the locations.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
         self._ids: pa.Array = batch.column("object_id")
-        depths = pc.count_substring(self._ids, MANIFEST_DELIMITER)
-        types = batch.column("object_type")
         self._runs: dict[tuple[str, int], _Run] = {}
-        for object_type in pc.unique(types.drop_null()).to_pylist():
-            of_type = pc.equal(types, object_type)
-            for depth in pc.unique(depths.filter(of_type).drop_null()).to_pylist():
-                chosen = pc.indices_nonzero(pc.and_(of_type, pc.equal(depths, depth)))
-                self._runs[object_type, depth] = _Run(self._ids, chosen)
-        self._of_depth: dict[int, list[_Run]] = {}
-        for (_, depth), run in self._runs.items():
-            self._of_depth.setdefault(depth, []).append(run)
-        self._elsewhere = self._locations_elsewhere(column_of(batch, "location"))
-        pa.default_memory_pool().release_unused()  # Without this, a process holds twice the memory of the rows.
 
     def positions(self, object_id: str) -> Iterable[int]:
         depth = object_id.count(MANIFEST_DELIMITER)
         key = object_id.encode()
-        return [position for run in self._of_depth.get(depth, ()) for position in run.positions_of(key)]
+        kinds = [kind for kind in self._kinds if kind[1] == depth]
+        return [position for kind in kinds for position in self._run(kind).positions_of(key)]
 
     def kinds(self) -> Iterable[tuple[str, int]]:
-        return self._runs
+        return self._kinds
 
     def between(self, kind: tuple[str, int], low: str, high: str | None, size: int = STEP) -> Iterator[Part]:
-        run = self._runs.get(kind)
-        return iter(()) if run is None else run.between(low.encode(), None if high is None else high.encode(), size)
+        if kind not in self._kinds:
+            return iter(())
+        return self._run(kind).between(low.encode(), None if high is None else high.encode(), size)
 
     def elsewhere(self, low: str, high: str) -> Iterable[int]:
         if not self._elsewhere:
@@ -139,29 +131,55 @@ class SortedLookup:
         found = islice(self._elsewhere, bisect_left(self._elsewhere, (low, -1)), None)
         return (position for location, position in takewhile(lambda item: item[0] < high, found))
 
-    def _locations_elsewhere(self, locations: pa.Array) -> list[tuple[str, int]]:
+    def _run(self, kind: tuple[str, int]) -> _Run:
+        run = self._runs.get(kind)
+        if run is None:  # two threads may make it at once, which gives equal runs
+            run = self._runs[kind] = _Run(self._ids, pc.and_(*map(pc.equal, self._kind_columns, self._kinds[kind])))
+            pa.default_memory_pool().release_unused()  # Without this, a process holds twice the memory of the rows.
+        return run
+
+    @cached_property
+    def _kind_columns(self) -> tuple[pa.Array, pa.Array]:
+        """The type and the depth of each row."""
+        return self._batch.column("object_type"), pc.count_substring(self._ids, MANIFEST_DELIMITER)
+
+    @cached_property
+    def _kinds(self) -> Mapping[tuple[str, int], tuple[pa.Scalar, pa.Scalar]]:
+        """The kinds that occur, also as values of Arrow: to convert a text imports pandas, which takes 0.3 s."""
+        types, depths = self._kind_columns
+        return {
+            (object_type.as_py(), depth.as_py()): (object_type, depth)
+            for object_type in pc.unique(types.drop_null())
+            for depth in pc.unique(depths.filter(pc.equal(types, object_type)).drop_null())
+        }
+
+    @cached_property
+    def _elsewhere(self) -> Sequence[tuple[str, int]]:
+        locations = column_of(self._batch, "location")
         hashed = pc.binary_join_element_wise(pc.utf8_slice_codeunits(locations, 0, HASH_LENGTH), self._ids, "")
         v1 = pc.binary_join_element_wise(self._ids, V1_SUFFIX, "")
         follows = pc.or_(pc.equal(hashed, locations), pc.equal(v1, locations))
         positions = pc.indices_nonzero(pc.invert(pc.fill_null(follows, True)))
-        return sorted(zip(locations.take(positions).to_pylist(), positions.to_pylist(), strict=True))
+        found = sorted(zip(locations.take(positions).to_pylist(), positions.to_pylist(), strict=True))
+        pa.default_memory_pool().release_unused()
+        return found
 
 
 class _Run:
     """Positions of rows in the byte order of their ids."""
 
-    def __init__(self, ids: pa.Array, chosen: pa.Array) -> None:
-        keys = ids.take(chosen)
+    def __init__(self, ids: pa.Array, chosen: pa.BooleanArray) -> None:
+        keys, positions = ids.filter(chosen), pc.indices_nonzero(chosen)
         count = len(keys)
         if not pc.all(pc.less_equal(keys.slice(0, count - 1), keys.slice(1))).as_py():
-            chosen = chosen.take(pc.array_sort_indices(keys))
-        self._order: np.ndarray[Any, np.dtype[np.uint32]] = chosen.to_numpy().astype(np.uint32)
+            positions = positions.take(pc.array_sort_indices(keys))
+        self._order: np.ndarray[Any, np.dtype[np.uint32]] = _numbers(positions).astype(np.uint32)
         self._positions = memoryview(self._order)  # Reading one number from it is faster than from the array.
         self._ids = ids
         _, offsets, data = ids.buffers()
         self._offsets = memoryview(offsets).cast("i")[ids.offset : ids.offset + len(ids) + 1]
         self._data = memoryview(data)
-        self._marks = [self._key(at) for at in range(0, count, STEP)]
+        self._marks: list[bytes] = _taken(ids, self._order[::STEP]).cast(pa.binary()).to_pylist()
 
     def positions_of(self, key: bytes) -> Iterator[int]:
         at = self._bisect(key)
@@ -174,7 +192,7 @@ class _Run:
         stop = len(self._order) if high is None else self._bisect(high)
         for part in _parts(start, stop, size):
             positions = self._order[part]
-            yield self._ids.take(pa.array(positions)).to_pylist(), positions.tolist()
+            yield _taken(self._ids, positions).to_pylist(), positions.tolist()
 
     def _bisect(self, key: bytes) -> int:
         """Return the first place whose key is at least ``key``."""
@@ -193,6 +211,17 @@ class _Run:
     def _key(self, at: int) -> bytes:
         position = self._positions[at]
         return self._data[self._offsets[position] : self._offsets[position + 1]].tobytes()
+
+
+def _taken(ids: pa.Array, positions: np.ndarray[Any, np.dtype[np.uint32]]) -> pa.Array:
+    """Return the ids at positions. `pa.array` would import pandas."""
+    buffer = pa.py_buffer(np.ascontiguousarray(positions))
+    return ids.take(pa.Array.from_buffers(pa.uint32(), len(positions), [None, buffer]))
+
+
+def _numbers(positions: pa.UInt64Array) -> Any:
+    """Return the numbers of an array without nulls. `to_numpy` would import pandas."""
+    return np.frombuffer(positions.buffers()[1], np.uint64)[positions.offset :][: len(positions)]
 
 
 def _parts(start: int, stop: int, size: int) -> Iterator[slice]:

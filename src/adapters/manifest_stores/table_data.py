@@ -25,7 +25,7 @@ from lancekeep.application.scratch import scratch_directory
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS
-from lancekeep.format import data_file
+from lancekeep.format import data_file, large_data_file
 from lancekeep.format.manifest import ManifestFile, clear_version
 from lancekeep.format.messages import Manifest, Transaction
 from lancekeep.native import lance
@@ -41,8 +41,8 @@ _PLAIN_ENCODING, _VARIABLE_ENCODING = 1, 2
 class DataFiles:
     """Encode and decode data files.
 
-    Small files of text are handled by `data_file`, all others by the Lance engine, which gets a scratch dataset of one
-    fragment and applies the format's rules itself.
+    Files of text are handled by `data_file` and `large_data_file`, all others by the Lance engine, which gets a scratch
+    dataset of one fragment and applies the format's rules itself.
     """
 
     def decode(self, manifest: Any, fragment: Any, contents: Sequence[bytes]) -> Mapping[str, pa.ChunkedArray]:
@@ -60,13 +60,13 @@ class DataFiles:
         types = {field.id: field.logical_type for field in manifest.fields}
         roots = roots_of(manifest)
         for file, content in zip(fragment.files, contents, strict=True):
-            texts = data_file.decode(content)
+            texts = _texts_in(content)
             held = [(number, at) for number, at in zip(file.fields, file.column_indices, strict=True) if at >= 0]
             known = [(number, at) for number, at in held if number in roots]
             if texts is None or any(types[number] != "string" for number, _ in known):
                 return self._decode_by_engine(manifest, fragment, contents)
             for number, at in known:
-                columns[roots[number]] = pa.chunked_array([_texts(texts[at])])
+                columns[roots[number]] = pa.chunked_array([texts(at)])
         return columns
 
     def encode(self, rows: Rows, stored: StoredColumns) -> tuple[bytes, Any]:
@@ -76,12 +76,19 @@ class DataFiles:
             rows: the rows to write.
             stored: the columns of the table.
         """
-        texts = rows.texts() if stored.version == data_file.STORAGE_VERSION else None
-        example = None if texts is None else stored.example_of(tuple(texts))
-        if texts is not None and example is not None:
-            content = data_file.encode([texts[name] for name in example.names], example.columns)
-            if content is not None:
-                return content, sized(example.file, content)
+        if stored.version == data_file.STORAGE_VERSION:
+            texts = rows.texts()
+            example = None if texts is None else stored.example_of(tuple(texts))
+            if texts is not None and example is not None:
+                content = data_file.encode([texts[name] for name in example.names], example.columns)
+                if content is not None:
+                    return content, sized(example.file, content)
+            batch = filled(rows.batch)
+            example = stored.example_of(tuple(batch.schema.names))
+            if example is not None and not any(column_of(batch, name).null_count for name in REQUIRED):
+                content = large_data_file.encode([batch.column(name) for name in example.names], example.columns)
+                if content is not None:
+                    return content, sized(example.file, content)
         return self._encode_by_engine(filled(conforming(rows.batch, stored.schema)), stored)
 
     def _decode_by_engine(
@@ -293,6 +300,15 @@ def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for field, column in zip(fields, columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _texts_in(content: bytes) -> Callable[[int], pa.Array] | None:
+    """Return a function from the number of a column to its text; None if the engine has to read the file."""
+    small = data_file.decode(content)
+    if small is not None:
+        return lambda number: _texts(small[number])
+    large = large_data_file.decode(content)
+    return None if large is None else large.__getitem__
 
 
 def _texts(values: data_file.Column) -> pa.Array:
