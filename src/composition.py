@@ -105,7 +105,7 @@ def connect(
             manifest table alone. ``v1``: there is no manifest table, and every directory ``{name}.lance`` is a table,
             without namespaces, properties and rename.
         commit_store: The URL of the store that decides which version is current (``sqlite:///…``, ``file:///…``,
-            ``redis://…``, ``rediss://…``, ``postgresql://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``).
+            ``redis://…``, ``rediss://…``, ``postgresql://…``, ``hive://…``, ``dynamodb://…``, ``memory://…``, ``conditional-put://``).
             Without one,
             tables are storage-managed: native writers commit by the storage's own atomic primitive. ``remembered``
             stands for the commit store that the catalog names; its credentials come from ``commit_store_options``,

@@ -13,13 +13,14 @@ class LosingProxy:
     """Listens on ``port``. The next ``losses`` replies to requests that contain ``marker`` are lost.
 
     ``on_loss`` is called after the request had its effect, before the client learns that the connection is gone. With
-    ``early``, it is called as soon as the server has the request.
+    ``early``, it is called as soon as the server has the request. ``requests`` holds what the clients sent.
     """
 
     def __init__(self, host: str, port: int, marker: bytes) -> None:
         self.losses = 0
         self.lost = 0
         self.early = False
+        self.requests: list[bytes] = []
         self.on_loss: Callable[[], object] = lambda: None
         self._target = host, port
         self._marker = marker
@@ -50,6 +51,8 @@ class LosingProxy:
                         if losing:
                             self.on_loss()
                         return
+                    if ready is client:
+                        self.requests.append(data)
                     if ready is client and self._marker in data and self.losses > 0:
                         self.losses -= 1
                         losing = True

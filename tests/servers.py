@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -105,10 +106,13 @@ def redis_process() -> Iterator[str]:
 
 
 @contextmanager
-def hive_metastore(directory: Path) -> Iterator[str]:
-    """Run a Hive Metastore in memory from pyspark's jars; yield ``host:port`` of its Thrift service."""
+def hive_metastore(directory: Path, port: int | None = None, *, durable: bool = False) -> Iterator[str]:
+    """Run a Hive Metastore from pyspark's jars; yield ``host:port`` of its Thrift service.
+
+    Its database is in memory or, if ``durable``, in the directory: then the server is killed at the end.
+    """
     settings = {
-        "javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+        "javax.jdo.option.ConnectionURL": f"jdbc:derby:{directory if durable else 'memory:'}/metastore;create=true",
         "datanucleus.connectionPoolingType": "HikariCP",  # the default is not among the jars
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
@@ -121,7 +125,7 @@ def hive_metastore(directory: Path) -> Iterator[str]:
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{directory}:{jars}"]
-    address = "127.0.0.1", free_port()
+    address = "127.0.0.1", port or free_port()
     command = [java, *options, "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(address[1])]
     log = directory / "metastore.log"
     with log.open("w") as output, subprocess.Popen(command, cwd=directory, stdout=output, stderr=output) as server:
@@ -132,7 +136,7 @@ def hive_metastore(directory: Path) -> Iterator[str]:
                 time.sleep(0.1)
             yield f"{address[0]}:{address[1]}"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGKILL if durable else signal.SIGTERM)
 
 
 def _listens(address: tuple[str, int]) -> bool:

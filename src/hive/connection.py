@@ -13,7 +13,7 @@ from lancekeep.hive.wire import Reader, request, struct_of
 _PART = 1 << 16
 
 
-class Stalled(OSError):
+class Stalled(TimeoutError):
     """No answer arrived before the deadline."""
 
 

@@ -20,6 +20,11 @@ class ReplyLost(StoreUnavailable):
     Its outcome is unknown until the object is read.
     """
 
+    @property
+    def late(self) -> bool:
+        """Whether the time of the call is over, rather than its connection broken."""
+        return isinstance(self.__cause__, TimeoutError)
+
 
 class ObjectMissing(NotFound):
     """The Metastore has no such database, table or catalog."""

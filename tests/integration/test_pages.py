@@ -55,6 +55,7 @@ ELSEWHERE = {
     "spark-streams.md": "integration/test_spark_pages.py",
     "spark-types.md": "integration/test_spark_pages.py",
     "tutorial.md": "integration/test_spark_pages.py",
+    "hive.md": "contracts/test_hive_commit_store.py",
     "postgres.md": "contracts/test_postgres_commit_store.py",
     "write-an-adapter.md": "contracts/test_write_an_adapter.py",
 }

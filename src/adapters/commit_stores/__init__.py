@@ -68,6 +68,7 @@ _SOURCES: Mapping[str, _Source] = {
     "redis+sentinel": _REDIS,
     "dynamodb": _Source("dynamodb", "DynamoDBCommitStore", "boto3"),
     "postgresql": _Source("postgres", "PostgresCommitStore", "psycopg"),
+    "hive": _Source("hive", "HiveCommitStore"),
     DERIVED: _Source("conditional_put", "ConditionalPutCommitStore"),
 }
 
