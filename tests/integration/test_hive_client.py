@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import random
 import socket
+import ssl
 import struct
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import attrs
 import pytest
+from contracts.test_commit_stores import self_signed
 from losing_proxy import losing_proxy
 from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from lancekeep.domain.errors import InvalidInput, Refused, StoreUnavailable, Unsupported
+from lancekeep.domain.errors import AccessDenied, InvalidInput, MissingExtra, Refused, StoreUnavailable, Unsupported
 from lancekeep.hive import messages
 from lancekeep.hive.address import Address
 from lancekeep.hive.errors import Modified, ObjectExists, ObjectMissing, ReplyLost
@@ -377,6 +383,204 @@ def test_random_answers_are_refused_or_read() -> None:
 
         with suppress(Malformed, EOFError):
             Reader(receive, 4096).reply("get_table", 1, {0: struct_of(Table)})
+
+
+# -- logins ----------------------------------------------------------------------------------------------------------
+
+
+class SaslFront:
+    """A server that demands a login, and forwards the messages of a client to a Metastore.
+
+    Args:
+        target: ``host:port`` of the Metastore.
+        challenges: What it sends in turn; a message of the login ends with the status COMPLETE.
+        protect: Protects and unprotects messages after the login.
+    """
+
+    def __init__(
+        self, target: str, challenges: list[tuple[int, bytes]], protect: Callable[[bytes], bytes] = bytes
+    ) -> None:
+        self.told: list[tuple[int, bytes]] = []
+        self._target, self._challenges, self._protect = target, challenges, protect
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self.listener.accept()[0]
+                with suppress(OSError, struct.error), client:
+                    self._talk(client)
+
+    def _talk(self, client: socket.socket) -> None:
+        def take(count: int) -> bytes:
+            return client.recv(count, socket.MSG_WAITALL)
+
+        def message() -> tuple[int, bytes]:
+            status, length = struct.unpack(">Bi", take(5))
+            return status, take(length)
+
+        self.told = [message()]
+        for status, challenge in self._challenges:
+            self.told.append(message())
+            client.sendall(struct.pack(">Bi", status, len(challenge)) + challenge)
+        host, _, port = self._target.rpartition(":")
+        with socket.create_connection((host, int(port))) as server:
+            while header := take(4):
+                server.sendall(self._protect(take(int.from_bytes(header))))
+                reply = self._protect(server.recv(1 << 16))
+                for part in (reply[:7], b"", reply[7:]):  # frames of any size
+                    client.sendall(len(part).to_bytes(4) + part)
+
+
+@pytest.fixture
+def front(hive_url: str) -> Iterator[Callable[..., SaslFront]]:
+    fronts: list[SaslFront] = []
+
+    def start(*arguments: Any) -> SaslFront:
+        fronts.append(SaslFront(hive_url.removeprefix("hive://"), *arguments))
+        return fronts[-1]
+
+    yield start
+    for each in fronts:
+        each.listener.shutdown(socket.SHUT_RDWR)
+        each.listener.close()
+
+
+PLAIN = {"auth": "plain", "user": "ada", "password": "hunter2"}
+
+
+def test_password_logs_in(front: Callable[..., SaslFront]) -> None:
+    server = front([(5, b"")])
+    client = metastore(server.address, **PLAIN)
+    assert "default" in client.databases()
+    assert client.database("default") is not None
+    assert server.told == [(1, b"PLAIN"), (5, b"\0ada\0hunter2")]
+
+
+@pytest.mark.parametrize(
+    ("challenges", "error", "message"),
+    [
+        ([(3, b"Invalid credentials")], AccessDenied, "refused the login: Invalid credentials"),
+        ([(4, b"\xff")], AccessDenied, "refused the login"),
+        ([(72, b"TTP")], AccessDenied, "refused the login"),
+        ([], StoreUnavailable, "in time|closed"),
+    ],
+)
+def test_refused_login_shows_no_password(
+    front: Callable[..., SaslFront],
+    challenges: list[tuple[int, bytes]],
+    error: type[Exception],
+    message: str,
+) -> None:
+    server = front(challenges)
+    with pytest.raises(error, match=message) as caught:
+        metastore(server.address, timeout="1", **PLAIN).databases()
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+class Ticket:
+    """What gssapi provides, with a context that adds bits instead of a signature."""
+
+    class NameType:
+        hostbased_service = "service"
+
+    class exceptions:  # noqa: N801 - the name in gssapi
+        class GSSError(Exception):
+            pass
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def Name(self, name: str, kind: str) -> str:  # noqa: N802 - the name in gssapi
+        self.names.append(name)
+        return name
+
+    def SecurityContext(self, name: str, usage: str) -> Any:  # noqa: N802 - the name in gssapi
+        class Context:
+            complete = False
+
+            def step(self, token: bytes | None) -> bytes | None:
+                if token == b"expired":
+                    raise Ticket.exceptions.GSSError("Ticket expired")
+                self.complete = token is not None
+                return b"ticket" if token is None else None
+
+            def wrap(self, content: bytes, encrypt: bool) -> Any:
+                return SimpleNamespace(message=flipped(content))
+
+            def unwrap(self, content: bytes) -> Any:
+                return SimpleNamespace(message=flipped(content))
+
+        return Context()
+
+
+def flipped(content: bytes) -> bytes:
+    return bytes(each ^ 255 for each in content)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 7])
+def test_ticket_of_kerberos_logs_in_and_protects_messages(
+    front: Callable[..., SaslFront], monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    ticket = Ticket()
+    monkeypatch.setitem(sys.modules, "gssapi", ticket)
+    chosen = {1: 1, 3: 2, 7: 4}[layers]
+    server = front(
+        [(2, b"proof"), (2, flipped(bytes([layers, 0, 255, 255]))), (5, b"")], bytes if layers == 1 else flipped
+    )
+    client = metastore(server.address, auth="kerberos", kerberos_service="metastore")
+    assert "default" in client.databases()
+    size = b"\0\0\0" if layers == 1 else b"\xff\xff\xff"
+    assert server.told == [(1, b"GSSAPI"), (2, b"ticket"), (2, b""), (5, flipped(bytes([chosen]) + size))]
+    assert ticket.names == ["metastore@127.0.0.1"]
+
+
+def test_failures_of_kerberos_are_reported(front: Callable[..., SaslFront], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(MissingExtra, match=r"lancekeep\[kerberos\]"):
+        metastore(front([]).address, auth="kerberos").databases()
+    monkeypatch.setitem(sys.modules, "gssapi", Ticket())
+    with pytest.raises(AccessDenied, match=r"Ticket expired\. Get a ticket with kinit"):
+        metastore(front([(2, b"expired")]).address, auth="kerberos").databases()
+    with pytest.raises(StoreUnavailable, match="before it proved its identity"):
+        metastore(front([(5, b"proof")]).address, auth="kerberos").databases()
+    with pytest.raises(StoreUnavailable, match="no protection"):
+        metastore(front([(2, b"proof"), (2, flipped(b"\0abc"))]).address, auth="kerberos").databases()
+
+
+def test_certificate_is_verified(hive_url: str, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    host, _, port = hive_url.removeprefix("hive://").rpartition(":")
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                with (
+                    suppress(ssl.SSLError),
+                    context.wrap_socket(listener.accept()[0], server_side=True) as client,
+                    socket.create_connection((host, int(port))) as server,
+                ):
+                    while content := client.recv(1 << 16):
+                        server.sendall(content)
+                        client.sendall(server.recv(1 << 16))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=serve, daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        client = metastore(address, ssl="true", ssl_ca_certs=certificate)
+        assert "default" in client.databases()
+        client.close()
+        with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+            metastore(address, ssl="true").databases()
+        with pytest.raises(StoreUnavailable):
+            metastore(address, timeout="1").databases()
+        with pytest.raises(InvalidInput, match="check the paths in ssl_ca_certs"):
+            metastore(address, ssl="true", ssl_ca_certs=f"{tmp_path}/none").databases()
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------
