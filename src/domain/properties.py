@@ -14,6 +14,11 @@ from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
 
+MOST_PROPERTIES = 10_000
+"""The maximum number of properties in one request."""
+MOST_CHARACTERS = 16 << 20
+"""The maximum size of the names and values in one request, in characters: every read of the object returns them."""
+
 _SETTABLE = frozenset({DIGESTS, LSM, UNDROP})
 
 
@@ -25,9 +30,11 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     """Check properties that a user gave, and return a copy.
 
     Raises:
-        InvalidInput: a name or value is not text, the name belongs to the catalog, or the value has no meaning: a rule
-            of rows, `LSM`, `DIGESTS`, or `UNDROP`.
+        InvalidInput: a name or value is not text, the name belongs to the catalog, the value has no meaning (a rule of
+            rows, `LSM`, `DIGESTS`, or `UNDROP`), or there are too many.
     """
+    if properties is not None and len(properties) > MOST_PROPERTIES:
+        raise InvalidInput(f"{len(properties)} properties are too many; give at most {MOST_PROPERTIES}")
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
@@ -39,6 +46,9 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_digests(value)
         if key == UNDROP:
             checked_undrop(value)
+    size = sum(len(key) + len(value) for key, value in (properties or {}).items())
+    if size > MOST_CHARACTERS:
+        raise InvalidInput(f"the properties have {size} characters; give at most {MOST_CHARACTERS}")
     rules_of(properties or {})
     return dict(properties or {})
 

@@ -186,6 +186,19 @@ def test_a_web_page_cannot_use_an_open_local_server(site: Site) -> None:
         assert client.post("/v1/table/ml$features/describe").status_code == 200
 
 
+def test_request_with_several_hosts_is_refused(site: Site) -> None:
+    answer = site.client.post("/v1/table/ml$features/describe", headers=[("host", "127.0.0.1"), ("host", "other")])
+    assert answer.status_code == 400
+    assert "several headers Host" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("properties", [{str(number): "" for number in range(10_001)}, {"a": "x" * (17 << 20)}])
+def test_properties_are_limited(site: Site, properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="give at most"):
+        site.catalog.create_namespace("large", properties)
+    assert not site.catalog.namespace_exists("large")
+
+
 # -- privileges ------------------------------------------------------------------------------------------------------
 
 

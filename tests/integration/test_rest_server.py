@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from itertools import cycle
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -21,7 +22,6 @@ import httpx
 import lance_namespace as api
 import pyarrow as pa
 import pytest
-import uvicorn
 import writers
 from click.testing import CliRunner
 from faults import Faulty
@@ -302,7 +302,7 @@ def test_a_web_socket_is_refused(client: TestClient) -> None:
 
 def test_the_older_route_of_an_arrow_body_has_every_field_in_the_query(client: TestClient, namespace: Recorder) -> None:
     namespace.answer = lambda data: api.CreateTableResponse(version=1)
-    response = client.post("/CreateTable?id=ml.t&delimiter=.&mode=create", content=b"", headers=ARROW)
+    response = client.post("/CreateTable?id=ml.t&delimiter=.&mode=create", content=stream(BATCH), headers=ARROW)
     assert response.status_code == 200, response.text
     assert (namespace.requests[0].id, namespace.requests[0].mode) == (["ml", "t"], "create")
 
@@ -420,26 +420,43 @@ def connection(uri: str) -> Iterator[http.client.HTTPConnection]:
 BATCH = pa.table({"a": pa.array(range(100_000), pa.int64())})
 
 
-def test_rows_arrive_before_the_last_ones_are_sent() -> None:
-    """The server holds no more of the body than one part."""
-    arrived = Event()
-
-    def insert(reader: pa.RecordBatchReader) -> api.InsertIntoTableResponse:
-        rows = len(reader.read_next_batch())
-        arrived.set()
-        rows += sum(len(batch) for batch in reader)
-        return api.InsertIntoTableResponse(version=rows)
-
-    def parts() -> Iterator[bytes]:
+@contextmanager
+def half_sent(uri: str) -> Iterator[http.client.HTTPConnection]:
+    """Send an insert without its end; the server has seen its first part."""
+    with connection(uri) as sending:
         content = stream(BATCH, BATCH)
-        half = len(content) // 2 + 4096
-        yield content[:half]
-        assert arrived.wait(60)
-        yield content[half:]
+        sending.putrequest("POST", "/v1/table/t/insert")
+        sending.putheader("content-type", ARROW["content-type"])
+        sending.putheader("content-length", str(len(content)))
+        sending.endheaders()
+        sending.send(content[:-1000])
+        yield sending
 
-    with serving(Streaming(insert), QUIET) as front:
-        response = httpx.post(f"{front.uri}/v1/table/t/insert", content=parts(), headers=ARROW, timeout=60)
-    assert response.json() == {"version": 2 * len(BATCH)}
+
+def test_body_that_arrives_slowly_holds_no_thread() -> None:
+    namespace = Streaming(lambda reader: api.InsertIntoTableResponse(version=len(reader.read_all())))
+    settings = ServerSettings(log_level="error", threads=1)
+    with serving(namespace, settings) as front, half_sent(front.uri) as sending:
+        namespace.answer, insert = api.DescribeTableResponse(location="l"), namespace.answer
+        assert httpx.post(f"{front.uri}/v1/table/t/describe", timeout=60).json() == {"location": "l"}
+        namespace.answer = insert
+        sending.send(stream(BATCH, BATCH)[-1000:])
+        assert json.loads(sending.getresponse().read()) == {"version": 2 * len(BATCH)}
+
+
+def test_server_holds_a_bounded_number_of_bytes_of_bodies() -> None:
+    with serving(Streaming(None), ServerSettings(log_level="error", held_bodies=100_000)) as front:
+        response = httpx.post(f"{front.uri}/v1/table/t/insert", content=stream(BATCH), headers=ARROW, timeout=60)
+        assert "bytes of the bodies of all requests" in refused(response, 503, 17)
+        assert response.headers["retry-after"] == "1"
+        small = stream(BATCH.slice(0, 10))
+        assert httpx.post(f"{front.uri}/v1/table/t/insert", content=small, headers=ARROW, timeout=60).is_success
+
+
+def test_document_of_many_values_is_refused(client: TestClient) -> None:
+    content = json.dumps({"id": ["ml"], "properties": {"a": [0] * 1_100_000}})
+    answer = client.post("/v1/namespace/ml/create", content=content, headers={"content-type": "application/json"})
+    assert "JSON values; the server accepts 1000000" in refused(answer, 413)
 
 
 def test_rows_are_sent_before_the_last_ones_are_made() -> None:
@@ -483,28 +500,13 @@ def test_rows_that_fail_at_once_are_an_error(client: TestClient, namespace: Reco
     refused(client.post("/v1/table/t/query", json={"k": 0, "vector": {}}), 404, 4)
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_rows_ends_the_operation() -> None:
-    arrived, failed = Event(), Event()
-
-    def insert(reader: pa.RecordBatchReader) -> None:
-        reader.read_next_batch()
-        arrived.set()
-        try:
-            reader.read_all()
-        except OSError:
-            failed.set()
-            raise
-
-    with serving(Streaming(insert), QUIET) as front:
-        with connection(front.uri) as sending:
-            sending.putrequest("POST", "/v1/table/t/insert")
-            sending.putheader("content-type", ARROW["content-type"])
-            sending.putheader("content-length", str(len(stream(BATCH, BATCH))))
-            sending.endheaders()
-            sending.send(stream(BATCH, BATCH)[:-1000])
-            assert arrived.wait(60)
-        assert failed.wait(60)
+def test_a_client_that_leaves_in_the_middle_of_its_rows_has_no_effect() -> None:
+    namespace = Streaming(None)
+    with serving(namespace, QUIET) as front:
+        with half_sent(front.uri):
+            pass
         assert httpx.get(f"{front.uri}/healthz").status_code == 200
+    assert namespace.requests == []
 
 
 @pytest.mark.parametrize("content", [b"", b"no arrow", stream(BATCH)[:100], stream(BATCH)[:-100_000]])
@@ -608,65 +610,83 @@ def test_a_shutdown_lets_an_operation_finish() -> None:
 
 
 def test_a_shutdown_does_not_wait_longer_for_a_client_that_stalls() -> None:
-    arrived, failed = Event(), Event()
-
-    def insert(reader: pa.RecordBatchReader) -> None:
-        arrived.set()
-        try:
-            reader.read_all()
-        except OSError:
-            failed.set()
-            raise
-
     settings = ServerSettings(log_level="error", shutdown_seconds=1)
-    server = Server(create_app(Streaming(insert), settings), settings)
+    server = Server(create_app(Streaming(None), settings), settings)
     listener = listen("127.0.0.1", 0)
     running = Thread(target=server.run, kwargs={"sockets": [listener]})
-    with connection(url_of(listener)) as sending:
-        running.start()
-        sending.putrequest("POST", "/v1/table/t/insert")
-        sending.putheader("content-type", ARROW["content-type"])
-        sending.putheader("content-length", str(len(stream(BATCH))))
-        sending.endheaders()
-        sending.send(stream(BATCH)[:1000])
-        assert arrived.wait(60)
+    running.start()
+    with half_sent(url_of(listener)):
         server.should_exit = True
         running.join(60)
         assert not running.is_alive()
-        assert failed.wait(60)
 
 
-def test_an_operation_that_outlasts_the_shutdown_still_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, returned, released, finished = Event(), Event(), Event(), Event()
-    run = uvicorn.Server.run
-
-    def run_and_report(*arguments: Any, **options: Any) -> None:
-        run(*arguments, **options)
-        returned.set()
+@pytest.mark.parametrize("headers", [{"x-request-timeout": "0.05"}, {}])
+def test_operation_that_takes_too_long_is_answered(headers: dict[str, str]) -> None:
+    released = Event()
 
     class Slow(Recorder):
         def describe_table(self, request: Any) -> Any:
-            started.set()
             assert released.wait(60)
-            finished.set()
+            return api.DescribeTableResponse(location="l")
 
-    monkeypatch.setattr(uvicorn.Server, "run", run_and_report)
-    settings = ServerSettings(log_level="error", shutdown_seconds=1)
-    server = Server(create_app(Slow(), settings), settings)
-    listener = listen("127.0.0.1", 0)
-    running = Thread(target=server.run, kwargs={"sockets": [listener]})
-    with connection(url_of(listener)) as asking:
-        running.start()
-        asking.request("POST", "/v1/table/t/describe")
-        assert started.wait(60)
-        server.should_exit = True
-        assert returned.wait(60)
-        running.join(0.5)
-        assert running.is_alive()
+        drop_table = describe_table
+
+    settings = ServerSettings(log_level="error", operation_seconds=60 if headers else 1)
+    with serving(Slow(), settings) as front:
+        answers = [
+            httpx.post(f"{front.uri}/v1/table/t/{operation}", headers=headers, timeout=60)
+            for operation in ("describe", "drop")
+        ]
         released.set()
-        running.join(60)
-    assert not running.is_alive()
-    assert finished.is_set()
+    assert "DescribeTable took longer than" in refused(answers[0], 504, 17)
+    assert "Its outcome is unknown" in refused(answers[1], 504, 17)
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "1e3", "nan"])
+def test_timeout_that_is_no_number_of_seconds_is_refused(client: TestClient, given: str) -> None:
+    answer = client.post("/v1/table/t/describe", headers={"x-request-timeout": given})
+    assert "give a number of seconds above 0" in refused(answer, 400)
+
+
+def test_rows_that_take_too_long_end_without_a_footer() -> None:
+    def query() -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(BATCH.schema, cycle(BATCH.to_batches()))
+
+    request, headers = {"k": 0, "vector": {}}, {"x-request-timeout": "0.5"}
+    with serving(Streaming(query), QUIET) as front, pytest.raises(httpx.RemoteProtocolError):  # waits for the query
+        httpx.post(f"{front.uri}/v1/table/t/query", json=request, headers=headers, timeout=60)
+
+
+ENDLESS = """
+import sys, threading
+import lance_namespace as api
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.server import Server
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+class Endless(api.LanceNamespace):
+    def namespace_id(self):
+        return "endless"
+
+    def describe_table(self, request):
+        print("started", flush=True)
+        threading.Event().wait()
+
+settings = ServerSettings(log_level="error", port=0, shutdown_seconds=1)
+Server(create_app(Endless(), settings), settings).serve_on(lambda url: print(url, flush=True))
+"""
+
+
+def test_operation_that_outlasts_the_shutdown_ends_with_the_process() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with connection(url) as asking:
+            asking.request("POST", "/v1/table/t/describe")
+            assert process.stdout.readline() == "started\n"
+            process.terminate()
+            assert process.wait(60) == 1
 
 
 def test_traces_continue_those_of_the_caller(namespace: Recorder) -> None:

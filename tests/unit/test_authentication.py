@@ -7,8 +7,10 @@ import hmac
 import inspect
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -263,6 +265,30 @@ def test_an_unknown_key_id_reads_the_keys_once_per_interval(issuer: IssuerOfTest
     for attempt in range(5):
         assert tokens.authenticate(issuer.token("ES256", header={"kid": f"fabricated-{attempt}"})) is None
     assert issuer.reads == 2
+
+
+def test_key_set_that_is_being_read_delays_no_token_with_a_known_key() -> None:
+    reading, released = Event(), Event()
+
+    class SlowIssuer(IssuerOfTests):
+        def read(self, place: str) -> bytes:
+            if self.reads:  # the first read is at once
+                reading.set()
+                assert released.wait(60)
+            return super().read(place)
+
+    issuer = SlowIssuer()
+    tokens = issuer.tokens()
+    assert tokens.authenticate(issuer.token()) is not None
+    issuer.time = 31.0
+    with ThreadPoolExecutor(1) as pool:
+        unknown = pool.submit(tokens.authenticate, issuer.token(header={"kid": "new"}))
+        assert reading.wait(60)
+        assert tokens.authenticate(issuer.token()) is not None
+        with pytest.raises(StoreUnavailable, match="are being read"):
+            tokens.authenticate(issuer.token(header={"kid": "other"}))
+        released.set()
+        assert unknown.result() is None
 
 
 def test_an_outage_keeps_the_keys_for_a_bounded_time(issuer: IssuerOfTests) -> None:

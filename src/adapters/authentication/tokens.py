@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +32,10 @@ ALGORITHMS = (
 
 _KINDS = ("RSA", "EC", "OKP")
 _LARGEST_KEY_SET = 1 << 20
+_DEADLINE = 10.0
+"""Seconds in which a key set is read, or not at all."""
+_MOST_WAITING = 8
+"""How many callers wait for the first key set; each holds a thread, which other callers need."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +68,8 @@ class KeySets:
     """The key set of an issuer, read when it is needed.
 
     An unknown key id makes it read again, at most once per ``interval``, so that neither a rotation of keys nor
-    fabricated ids cause trouble.
+    fabricated ids cause trouble. One caller reads, and holds no lock while it does. Callers whose keys are known go on
+    with the last key set. A few others wait for the reader, if there is no key set yet; the rest is sent away.
     """
 
     def __init__(
@@ -73,39 +78,64 @@ class KeySets:
         self._source = source
         self._read = read
         self._clock = clock
-        self._lock = Lock()
+        self._changed = Condition()
         self._keys: KeySet | None = None
+        self._is_reading = False
+        self._waiting = 0
         self._read_at = self._tried_at = float("-inf")
 
     def get(self, key_id: str | None) -> KeySet:
         """Return the current keys, which need not contain the id.
 
         Raises:
-            StoreUnavailable: No key set can be read, and the last key set is too old.
+            StoreUnavailable: No key set can be read, and the last key set is too old; or it is being read for an
+                unknown id.
         """
-        with self._lock:
-            now = self._clock()
-            if (now - self._read_at > self._source.refresh or not self._has(key_id)) and (
-                now - self._tried_at >= self._source.interval
-            ):
-                self._tried_at = now
-                self._refresh(now)
-            if self._keys is None or now - self._read_at > self._source.longest_outage:
+        if self._is_due(key_id):
+            self._refresh()
+        with self._changed:
+            if self._is_reading and not self._has(key_id):
+                if self._keys is not None or self._waiting == _MOST_WAITING:
+                    raise StoreUnavailable(f"the keys of the issuer {self._source.issuer} are being read; try again")
+                self._waiting += 1
+                self._changed.wait_for(lambda: not self._is_reading, _DEADLINE)
+                self._waiting -= 1
+            if self._keys is None or self._clock() - self._read_at > self._source.longest_outage:
                 raise StoreUnavailable(
                     f"the keys of the issuer {self._source.issuer} cannot be read from {self._source.jwks}; "
                     "try again later"
                 )
             return self._keys
 
+    def _is_due(self, key_id: str | None) -> bool:
+        """Return whether the caller has to read the key set; no other caller does at the same time."""
+        with self._changed:
+            now = self._clock()
+            is_old = now - self._read_at > self._source.refresh
+            if self._is_reading or not (is_old or not self._has(key_id)):
+                return False
+            if now - self._tried_at < self._source.interval:
+                return False
+            self._tried_at = now
+            self._is_reading = True
+            return True
+
     def _has(self, key_id: str | None) -> bool:
         return self._keys is not None and (key_id is None or any(key.kid == key_id for key in self._keys.keys))
 
-    def _refresh(self, now: float) -> None:
+    def _refresh(self) -> None:
+        keys = None
         try:
-            self._keys = parse_keys(self._read(self._source.jwks))
-            self._read_at = now
+            keys = parse_keys(self._read(self._source.jwks))
         except (OSError, ValueError, JoseError) as error:
             _LOG.warning("Cannot read the key set %s: %s", self._source.jwks, type(error).__name__)
+        finally:
+            with self._changed:
+                if keys is not None:
+                    self._keys = keys
+                    self._read_at = self._tried_at
+                self._is_reading = False
+                self._changed.notify_all()
 
 
 class Tokens:
@@ -185,10 +215,14 @@ def read_key_set(place: str) -> bytes:
     if "://" not in place:
         return Path(place).read_bytes()
     opener = urllib.request.build_opener(_NoRedirect)
+    end, content = time.monotonic() + _DEADLINE, b""
     with opener.open(place, timeout=5) as response:
-        content: bytes = response.read(_LARGEST_KEY_SET + 1)
-    if len(content) > _LARGEST_KEY_SET:
-        raise ValueError("the key set is too large")
+        while part := response.read1(_LARGEST_KEY_SET):
+            content += part
+            if len(content) > _LARGEST_KEY_SET:
+                raise ValueError("the key set is too large")
+            if time.monotonic() > end:  # the time-out is for one part
+                raise TimeoutError("the key set arrives too slowly")
     return content
 
 

@@ -7,16 +7,19 @@ so several processes can serve one catalog.
 from __future__ import annotations
 
 import asyncio
-import io
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Condition
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 import lance_namespace as api
 import pyarrow as pa
 from lance_namespace.errors import ErrorCode
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,14 +28,17 @@ from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, Body, Route, Router
-from lancekeep.domain.errors import InvalidInput
-from lancekeep.entrypoints.rest.channel import PART, Loop, RequestBody, ResponseBody
+from lancekeep.entrypoints.rest.arrow_bodies import opened
+from lancekeep.entrypoints.rest.bodies import Bodies
+from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
+from lancekeep.entrypoints.rest.deadlines import deadline
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.health import Health
 from lancekeep.entrypoints.rest.idempotency import Idempotency
 from lancekeep.entrypoints.rest.observation import REQUEST_ID, Observation, Telemetry
-from lancekeep.entrypoints.rest.requests import Call, call_of, route_of
+from lancekeep.entrypoints.rest.requests import Call, call_of, require_arrow, route_of
 from lancekeep.entrypoints.rest.responses import ARROW_FILE, refusal_of, response_of, write_file
+from lancekeep.entrypoints.rest.security.refusal import refuse
 from lancekeep.entrypoints.rest.settings import ServerSettings
 from lancekeep.entrypoints.rest.threads import Threads
 
@@ -49,6 +55,9 @@ STREAMS = {
     "query_table": "query_stream",
 }
 """The methods that take or return Arrow data batch by batch, by the operation that has them as bytes."""
+
+PARSED_AT_ONCE = 1 << 16
+"""The size in bytes up to which a JSON body is parsed by the event loop; larger ones take milliseconds."""
 
 UNREAD = 1 << 24
 """How much of a refused request is read, so that the client gets to read the refusal."""
@@ -112,6 +121,9 @@ class Endpoints:
         if scope["type"] != "http":
             await WebSocketClose()(scope, receive, send)
             return
+        if len(Headers(scope=scope).getlist("host")) > 1:  # which of them a proxy before the server used is unknown
+            await refuse(HttpError(400, "The request has several headers Host; send one."), scope, receive, send)
+            return
         endpoint = self.endpoints.get(scope["path"])
         if endpoint is None:
             application = self.others.get(scope["path"].split("/")[1], self.operations)
@@ -143,10 +155,11 @@ class Running:
             self._count -= 1
             self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Wait until none runs."""
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait until none runs, or for some seconds; return how many run."""
         with self._changed:
-            self._changed.wait_for(lambda: self._count == 0)
+            self._changed.wait_for(lambda: self._count == 0, seconds)
+            return self._count
 
 
 class Operations:
@@ -154,8 +167,11 @@ class Operations:
 
     def __init__(self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around] = ()) -> None:
         self._namespace = namespace
+        self._settings = settings
         self._router = Router((*ROUTES, *EXTENSIONS, *LEGACY_ROUTES))
         self._threads = Threads(settings.threads)
+        self._bodies = Bodies(settings.held_bodies)
+        self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
         self.running = Running()
         self._perform: Handler = self.call
         wrappers: tuple[Around, ...] = (*around, Idempotency(namespace))
@@ -165,19 +181,23 @@ class Operations:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state: dict[str, Any] = scope.setdefault("state", {})
         loop = Loop(asyncio.get_running_loop())
-        body = RequestBody(receive, loop)
+        body = RequestBody(receive)
         rows: ResponseBody | None = None
         route: Route | None = None
         try:
             route, parameters = route_of(scope, self._router)
             state["route"] = route
-            call = await call_of(route, parameters, scope, body)
-            state["call"] = call
-            if route.answer is Body.ARROW:
-                rows = _response_body(route, send, loop)
-                answer = await self._stream(call, rows, receive)
-            else:
-                answer = await self._in_thread(self._perform, call)
+            require_arrow(route, Headers(scope=scope))
+            caller = getattr(state.get("principal"), "name", "")
+            async with self._bodies.received(body, caller) as content:
+                call = await self._parsed(partial(call_of, route, parameters, scope, content), content)
+                state["call"] = call
+                async with deadline(call, self._settings):
+                    if route.answer is Body.ARROW:
+                        rows = _response_body(route, send, loop)
+                        answer = await self._stream(call, rows, receive, caller)
+                    else:
+                        answer = await self._in_thread(caller, self._perform, call)
             if answer is None and rows is not None:
                 await rows.finish()
                 return
@@ -185,7 +205,7 @@ class Operations:
         except BaseException as error:  # a panic of native code is no Exception
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            if body.broken or (rows is not None and rows.abandoned):
+            if body.broken or (rows is not None and rows.abandoned and not isinstance(error, HttpError)):
                 return  # the client is gone
             problem = Problem.of(error, route.unsupported if route else 501)
             state["error"], state["problem"] = error, problem
@@ -194,6 +214,14 @@ class Operations:
             response = refusal_of(problem, state.get("request_id", ""))
             await body.discard(UNREAD)
         await response(scope, receive, send)
+
+    async def _parsed(self, parse: Callable[[], Call], content: BinaryIO) -> Call:
+        """Return a request; others are answered while a large one is parsed."""
+        size = content.seek(0, os.SEEK_END)
+        content.seek(0)
+        if size <= PARSED_AT_ONCE:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._large, parse)
 
     def call(self, call: Call) -> Any:
         """Call the operation of the namespace; every request passes through here.
@@ -211,12 +239,13 @@ class Operations:
             )
         if call.body is None:
             return method(call.request)
-        if stream is None:
-            return method(call.request, call.body.read())
-        with _reader(call.body) as reader:
-            return method(call.request, reader)
+        with opened(call.body, self._settings.largest_batch, self._settings.largest_body) as reader:
+            if stream is not None:
+                return method(call.request, reader)
+        call.body.seek(0)
+        return method(call.request, call.body.read())
 
-    async def _stream(self, call: Call, rows: ResponseBody, receive: Receive) -> Any:
+    async def _stream(self, call: Call, rows: ResponseBody, receive: Receive, caller: str) -> Any:
         """Perform a call and send its rows; return an answer without rows."""
 
         def perform() -> Any:
@@ -228,28 +257,23 @@ class Operations:
 
         watching = asyncio.create_task(_watch(receive, rows))
         try:
-            return await self._in_thread(perform)
+            return await self._in_thread(caller, perform)
+        except asyncio.CancelledError:  # by the deadline
+            rows.abandon()
+            raise
         finally:
             watching.cancel()
 
-    async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
+    async def _in_thread(self, caller: str, act: Callable[..., Any], *arguments: Any) -> Any:
         def run() -> Any:
             with self.running:
                 return act(*arguments)
 
-        return await self._threads.run(run)
+        return await self._threads.run(run, caller)
 
 
 def _wrapped(wrapper: Around, proceed: Handler) -> Handler:
     return lambda call: wrapper(call, proceed)
-
-
-def _reader(body: RequestBody) -> pa.RecordBatchReader:
-    """Return the batches of a body. Raises `InvalidInput` if it is no Arrow IPC stream."""
-    try:
-        return pa.ipc.open_stream(io.BufferedReader(body, PART))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
 
 
 def _response_body(route: Route, send: Send, loop: Loop) -> ResponseBody:

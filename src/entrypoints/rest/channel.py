@@ -1,23 +1,24 @@
-"""The bodies of a request and of a response as files.
+"""The body of a request as it arrives, and the body of a response as a file.
 
-An operation runs in a worker thread and may hand the file on to threads of the native engine. Each read asks the
-event loop for the next part of the body, and each write waits until the event loop has sent it. So the network's own
-flow control bounds the memory, and nothing is buffered beside one part.
+An operation runs in a worker thread and may hand the file on to threads of the native engine. Each write waits until
+the event loop has sent it. So the network's own flow control bounds the memory, and nothing is buffered beside one
+part. The body of a request has arrived before its operation takes a thread (`lancekeep.entrypoints.rest.bodies`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.types import Message
 
 T = TypeVar("T")
 PART = 1 << 18
-"""The size of the parts of a response, and of the bodies that are read before their operation starts."""
+"""The size of the parts of a response."""
 
 
 class Disconnected(OSError):
@@ -38,33 +39,19 @@ class Loop:
             raise Disconnected("the server stopped before the end of the body") from error
 
 
-class RequestBody(io.RawIOBase):
-    """The body of a request, read part by part from any thread.
+class RequestBody:
+    """The body of a request, as it arrives.
 
     Attributes:
         broken: Whether the client left before the end of the body.
     """
 
-    def __init__(self, receive: Callable[[], Awaitable[Message]], loop: Loop) -> None:
-        super().__init__()
+    def __init__(self, receive: Callable[[], Awaitable[Message]]) -> None:
         self._receive = receive
-        self._loop = loop
-        self._part = memoryview(b"")
         self._complete = False
         self.broken = False
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._part and not self._complete:
-            self._part = memoryview(self._loop.call(self.receive()))
-        size = min(len(buffer), len(self._part))
-        buffer[:size] = self._part[:size]
-        self._part = self._part[size:]
-        return size
-
-    async def receive(self) -> bytes:
+    async def part(self) -> bytes:
         """Return the next part; empty after the last one.
 
         Raises:
@@ -80,23 +67,10 @@ class RequestBody(io.RawIOBase):
         part: bytes = message.get("body", b"")
         return part
 
-    async def fetch(self, size: int) -> None:
-        """Receive a small body now.
-
-        Its operation then holds no thread while the body arrives.
-
-        Args:
-            size: The size that the client states.
-        """
-        if size <= PART:
-            self._part = memoryview(await self.whole())
-
-    async def whole(self) -> bytes:
-        """Return the rest of the body, from the event loop."""
-        parts = []
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Return the parts up to the end. Raises `Disconnected` as `part` does."""
         while not self._complete:
-            parts.append(await self.receive())
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            yield await self.part()
 
     async def discard(self, most: int) -> None:
         """Drop the rest of the body, so that the client reads the response.
@@ -104,11 +78,11 @@ class RequestBody(io.RawIOBase):
         Args:
             most: The number of bytes after which the client has to do without the response.
         """
-        while not self._complete and most > 0:
-            try:
-                most -= len(await self.receive())
-            except Disconnected:
-                return
+        with suppress(Disconnected):
+            async for part in self.parts():
+                most -= len(part)
+                if most <= 0:
+                    return
 
 
 class ResponseBody(io.RawIOBase):

@@ -10,12 +10,11 @@ request. A client asks `describe_table` for them.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
-import attrs
 import lance_namespace as api
 from lance_namespace import errors as api_errors
 from lance_namespace.errors import ErrorCode
@@ -30,7 +29,6 @@ from lancekeep.domain.errors import Damaged, EngineFailed, InvalidInput, Lanceke
 from lancekeep.domain.idempotency import RequestKey
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
-from lancekeep.entrypoints.rest.channel import RequestBody
 from lancekeep.entrypoints.rest.requests import Call
 
 HEADER = "idempotency-key"
@@ -69,36 +67,21 @@ class Idempotency:
         catalog = self._catalog
         principal = "" if call.principal is None else str(getattr(call.principal, "name", call.principal))
         request = RequestKey.of(principal, _operation(call), call.object_id, key)
-        if call.body is not None:
-            call = attrs.evolve(call, body=DigestedBody(call.body))
         attempt = Attempt(
             fingerprint=_fingerprint(call),
             act=lambda: _act(call, proceed),
             committed=lambda outcome: Answer(_encode(_committed(catalog, call, outcome))),
-            body=call.body.digest if isinstance(call.body, DigestedBody) else lambda: "",
+            body=partial(_digest, call.body) if call.body is not None else str,
         )
         return _echoing(_decode(directory_of(catalog, "idempotency keys").requests.perform(request, attempt)), key)
 
 
-class DigestedBody(RequestBody):
-    """The body of a request, whose bytes are hashed as they are read."""
-
-    def __init__(self, body: RequestBody) -> None:
-        io.RawIOBase.__init__(self)
-        self._body = body
-        self._hash = hashlib.sha256()
-
-    def readinto(self, buffer: Any) -> int:
-        size = self._body.readinto(buffer)
-        self._hash.update(memoryview(buffer)[:size])
-        return size
-
-    def digest(self) -> str:
-        """Return the digest of the whole body. It reads the rest."""
-        buffer = bytearray(1 << 16)
-        while self.readinto(buffer):
-            pass
-        return self._hash.hexdigest()
+def _digest(body: BinaryIO) -> str:
+    body.seek(0)
+    digest = hashlib.sha256()
+    while part := body.read(1 << 20):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _operation(call: Call) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, BinaryIO, Final, cast
 from urllib.parse import parse_qsl, unquote_plus
 
 import attrs
@@ -20,7 +20,6 @@ from starlette.types import Scope
 
 from lancekeep.adapters.rest.routes import Body, Match, Route, Router
 from lancekeep.entrypoints.namespace.boundary import request_of
-from lancekeep.entrypoints.rest.channel import RequestBody
 from lancekeep.entrypoints.rest.errors import HttpError
 
 JSON = "application/json"
@@ -28,7 +27,12 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 DELIMITER = "$"
 """The delimiter of identifiers in paths, unless the query parameter ``delimiter`` gives another."""
 
-_CONTEXT = re.compile("x-(?!api-key$|forwarded-|real-ip$|request-id$|lance-table-).+|traceparent|tracestate")
+MOST_VALUES: Final = 1_000_000
+"""The maximum number of values in a JSON body or parameter; each takes about a hundred bytes once decoded."""
+
+_CONTEXT = re.compile(
+    "x-(?!api-key$|forwarded-|real-ip$|request-id$|request-timeout$|lance-table-).+|traceparent|tracestate"
+)
 """The request headers that become entries of the context; other headers concern the connection or hold credentials."""
 
 _INTEGER = re.compile("-?[0-9]{1,19}")
@@ -43,7 +47,7 @@ class Call:
         request: The request model, complete.
         headers: The headers of the HTTP request.
         principal: The authenticated caller; None without authentication.
-        body: The Arrow IPC stream of the request, if the operation takes one.
+        body: The Arrow IPC stream of the request as a file, if the operation takes one.
         delimiter: The delimiter of identifiers in the request and the response.
     """
 
@@ -51,7 +55,7 @@ class Call:
     request: BaseModel
     headers: Headers = attrs.field(repr=False)
     principal: Any = None
-    body: RequestBody | None = None
+    body: BinaryIO | None = attrs.field(default=None, repr=False)
     delimiter: str = DELIMITER
 
     @property
@@ -102,21 +106,21 @@ def _wrong_method(match: Match) -> HttpError:
     return HttpError(405, message, ErrorCode.UNSUPPORTED, {"allow": allowed})
 
 
-async def call_of(route: Route, parameters: Mapping[str, str], scope: Scope, body: RequestBody) -> Call:
+def call_of(route: Route, parameters: Mapping[str, str], scope: Scope, body: BinaryIO) -> Call:
     """Return an HTTP request as the call of its operation.
 
     Args:
         route: The route of the request.
         parameters: The parameters in the path.
         scope: The ASGI scope of the request.
-        body: The body, of which nothing was read.
+        body: The body, at its start.
 
     Raises:
         HttpError, InvalidInput: The request is malformed.
     """
     headers = Headers(scope=scope)
     query, delimiter = _query(route, scope["query_string"])
-    given = await _body(route, headers, body)
+    given = _fields(route, headers, body)
     for source, found in (
         ("path", _in_path(parameters, delimiter)),
         ("query", query),
@@ -201,24 +205,30 @@ def _only(name: str, values: Sequence[str]) -> Sequence[str]:
     return values
 
 
-async def _body(route: Route, headers: Headers, body: RequestBody) -> dict[str, Any]:
-    """Return the fields in the body; a large Arrow body stays unread."""
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+def _fields(route: Route, headers: Headers, body: BinaryIO) -> dict[str, Any]:
+    """Return the fields in the body; an Arrow body stays unread."""
     if route.body is Body.ARROW:
-        _require_type(route, media_type, ARROW_STREAM)
-        size = headers.get("content-length", "")
-        if size.isdecimal():
-            await body.fetch(int(size))
         return {}
-    content = await body.whole()
+    content = body.read()
     if not content:
         return {}
-    _require_type(route, media_type, JSON)
+    _require_type(route, headers, JSON)
     fields = _object(content, "The body")
     return {"metadata": fields} if route.body is Body.METADATA else fields
 
 
-def _require_type(route: Route, found: str, expected: str) -> None:
+def require_arrow(route: Route, headers: Headers) -> None:
+    """Refuse a body of another type before it arrives, if it should be Arrow.
+
+    Raises:
+        HttpError: The request states another type (415).
+    """
+    if route.body is Body.ARROW:
+        _require_type(route, headers, ARROW_STREAM)
+
+
+def _require_type(route: Route, headers: Headers, expected: str) -> None:
+    found = headers.get("content-type", "").partition(";")[0].strip().lower()
     if found != expected:
         raise HttpError(
             415, f"{route.operation_id} takes a body of the type {expected}; the request says {found[:100] or 'none'}."
@@ -226,6 +236,9 @@ def _require_type(route: Route, found: str, expected: str) -> None:
 
 
 def _object(content: bytes, name: str) -> dict[str, Any]:
+    values = sum(map(content.count, (b",", b"[", b"{")))
+    if values > MOST_VALUES:
+        raise HttpError(413, f"{name} has about {values} JSON values; the server accepts {MOST_VALUES}.")
     try:
         found = from_json(content, allow_inf_nan=False)
     except ValueError as error:

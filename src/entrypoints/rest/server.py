@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
+import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +24,7 @@ class Server(uvicorn.Server):
     """A server that lets requests in progress finish when it stops.
 
     On SIGTERM or SIGINT it stops accepting connections, ``/readyz`` answers 503, and requests in progress have
-    ``shutdown_seconds`` to finish. An operation that runs is never interrupted.
+    ``shutdown_seconds`` to finish.
     """
 
     def __init__(self, app: Starlette, settings: ServerSettings) -> None:
@@ -33,13 +36,14 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=settings.shutdown_seconds or None,
+                timeout_graceful_shutdown=settings.shutdown_seconds,
                 http=limited_headers(settings.header_seconds),
                 **tls,
             )
         )
         self._application = app
         self._settings = settings
+        self._stopped_at = math.inf
 
     def serve_on(self, announce: Callable[[str], None]) -> None:
         """Listen, announce the URL, and serve until a signal stops the server.
@@ -53,9 +57,11 @@ class Server(uvicorn.Server):
         _spare_collections()
         announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         self.run(sockets=[listener])
+        if self._application.state.running.wait(0):
+            os._exit(1)  # the interpreter would wait for the threads; the commit protocol expects that processes end
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, then wait for operations that outlast the shutdown and its limit.
+        """Serve, then wait for operations within what is left of ``shutdown_seconds``.
 
         A signal ends the process while it waits.
         """
@@ -63,9 +69,11 @@ class Server(uvicorn.Server):
         for each in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(each) is _return:
                 signal.signal(each, signal.SIG_DFL)
-        self._application.state.running.wait()
+        end = self._stopped_at + self._settings.shutdown_seconds
+        self._application.state.running.wait(max(0.0, end - time.monotonic()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopped_at = time.monotonic()
         self._application.state.health.stop()
         await super().shutdown(sockets)
 

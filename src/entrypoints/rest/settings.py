@@ -19,12 +19,17 @@ PORT = 2333
 _RANGES = (
     ("port", 0, 65535),
     ("threads", 1, 10_000),
-    ("shutdown_seconds", 0, 86_400),
+    ("shutdown_seconds", 1, 86_400),
+    ("operation_seconds", 1, 86_400),
+    ("long_seconds", 1, 86_400),
     ("requests", 1, 1_000_000),
     ("rate", 0, 1_000_000),
     ("burst", 1, 1_000_000),
     ("largest_body", 1, 1 << 50),
+    ("largest_batch", 1, 1 << 40),
     ("largest_document", 1, 1 << 30),
+    ("held_bodies", 1, 1 << 50),
+    ("least_rate", 0, 1 << 30),
     ("header_seconds", 1, 3600),
     ("body_seconds", 1, 86_400),
 )
@@ -40,7 +45,9 @@ class ServerSettings:
         host: The address to listen on.
         port: The port to listen on; 0 for a free one.
         threads: The number of operations that run at the same time.
-        shutdown_seconds: How long a shutdown waits for requests in progress.
+        shutdown_seconds: How long a shutdown waits for requests in progress. Then the process ends.
+        operation_seconds: How long an operation may take, unless its time grows with the table or the request.
+        long_seconds: How long the other operations may take.
         log_format: ``json``, ``console``, or ``auto``: console on a terminal, JSON elsewhere.
         log_level: The least severe level to log.
         tracing: Whether to export OpenTelemetry spans; needs the extra ``[tracing]``.
@@ -53,16 +60,22 @@ class ServerSettings:
         requests: The number of requests in progress above which further ones are refused.
         rate: The requests per second that each principal may send; 0 for any number.
         burst: The requests that a principal may send at once, if there is a rate.
-        largest_body: The maximum size of a body in bytes.
+        largest_body: The maximum size of a body in bytes, as sent and after decompression.
+        largest_batch: The maximum size in bytes of one Arrow batch or dictionary after decompression.
         largest_document: The maximum size of a JSON body in bytes.
+        held_bodies: The maximum bytes of the bodies that the server holds, in temporary files; a principal has half.
         header_seconds: How long a request may take to arrive up to its body.
         body_seconds: How long the server waits for the client in all, while it sends its body or reads the response.
+        least_rate: The bytes per second that a client must send or read on average, after ``header_seconds``; 0 for any
+            rate.
     """
 
     host: str = "127.0.0.1"
     port: int = PORT
     threads: int = 64
     shutdown_seconds: int = 30
+    operation_seconds: int = 60
+    long_seconds: int = 3600
     log_format: str = "auto"
     log_level: str = "info"
     tracing: bool = False
@@ -76,9 +89,12 @@ class ServerSettings:
     rate: int = 0
     burst: int = 100
     largest_body: int = 1 << 30
+    largest_batch: int = 1 << 28
     largest_document: int = 1 << 24
+    held_bodies: int = 1 << 33
     header_seconds: int = 10
     body_seconds: int = 300
+    least_rate: int = 1024
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:

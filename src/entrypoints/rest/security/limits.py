@@ -120,13 +120,19 @@ class Transfer:
         largest: The maximum size of an Arrow body in bytes.
         document: The maximum size of another body in bytes.
         seconds: The maximum time that the server waits for the client, for the request and for the response.
+        patience: How long it waits before the client must send or read at the least rate.
+        rate: The least rate in bytes per second; 0 for any rate.
     """
 
-    def __init__(self, app: ASGIApp, largest: int, document: int, seconds: float) -> None:
+    def __init__(
+        self, app: ASGIApp, largest: int, document: int, seconds: float, patience: float = 0, rate: int = 0
+    ) -> None:
         self._app = app
         self._largest = largest
         self._document = document
         self._seconds = seconds
+        self._patience = patience
+        self._rate = rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stated = Headers(scope=scope).get("content-length", "0")
@@ -138,10 +144,14 @@ class Transfer:
             route: Route | None = scope["state"].get("route")  # known before the body is read
             return self._largest if route is not None and route.body is Body.ARROW else self._document
 
-        transfer = _Transfer(receive, send, largest, self._seconds)
+        transfer = _Transfer(receive, send, largest, self._patience_for)
         await self._app(scope, transfer.receive, transfer.send)
         if transfer.refusal is not None and not transfer.started:
             await refuse(transfer.refusal, scope, receive, send)
+
+    def _patience_for(self, size: int) -> float:
+        """Return how long the server waits in all for a client that has sent or read so many bytes."""
+        return min(self._seconds, self._patience + size / self._rate) if self._rate else self._seconds
 
 
 def _too_large(largest: int) -> HttpError:
@@ -155,8 +165,9 @@ class _Transfer:
     _receive: Receive
     _send: Send
     _largest: Callable[[], int]
-    _seconds: float
+    _patience_for: Callable[[int], float]
     size: int = 0
+    sent: int = 0
     complete: bool = False
     started: bool = False
     refusal: HttpError | None = None
@@ -168,13 +179,15 @@ class _Transfer:
             return {"type": "http.disconnect"}  # ends the operation, whose response `send` drops
         if self.complete:  # what is left to wait for is the end of the connection
             return await self._receive()
-        start = time.monotonic()
+        start, patience = time.monotonic(), self._patience_for(self.size)
         try:
-            async with asyncio.timeout(self._seconds - self._waited):  # unlike wait_for, it starts no task
+            async with asyncio.timeout(patience - self._waited):  # unlike wait_for, it starts no task
                 message = await self._receive()
         except TimeoutError:
             self.refusal = HttpError(
-                408, f"The body did not arrive within {self._seconds:g} seconds.", headers={"connection": "close"}
+                408,
+                f"Of the body, {self.size} bytes arrived within {patience:.0f} seconds; send it at once.",
+                headers={"connection": "close"},
             )
             return {"type": "http.disconnect"}
         self._waited += time.monotonic() - start
@@ -190,7 +203,8 @@ class _Transfer:
             return  # the refusal takes the place of the operation's own response
         self.started = True
         start = time.monotonic()
-        await _within(self._send(message), self._seconds - self._answered)
+        self.sent += len(message.get("body", b""))
+        await _within(self._send(message), self._patience_for(self.sent) - self._answered)
         self._answered += time.monotonic() - start
 
 

@@ -72,7 +72,12 @@ def security_of(
     require_authentication(settings.host, authenticated=authenticated)
     limits = [Middleware(Concurrency, most=settings.requests)]
     transfer = Middleware(
-        Transfer, largest=settings.largest_body, document=settings.largest_document, seconds=settings.body_seconds
+        Transfer,
+        largest=settings.largest_body,
+        document=settings.largest_document,
+        seconds=settings.body_seconds,
+        patience=settings.header_seconds,
+        rate=settings.least_rate,
     )
     rate = [Middleware(Rate, per_second=settings.rate, burst=max(settings.burst, 1))] if settings.rate else []
     if not authenticated:

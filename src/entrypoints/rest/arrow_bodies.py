@@ -1,0 +1,175 @@
+"""Arrow IPC streams of callers, bounded before they are decoded.
+
+A stream of a few bytes can state 10⁹ rows, or expand to gigabytes. So the sizes that its messages state are checked
+first; only then is the stream decoded, batch by batch.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.rest.errors import HttpError
+from lancekeep.format.arrow_ipc import CONTINUATION, Message, expanded_size, message_of
+
+MOST_METADATA: Final = 8 << 20
+"""The maximum size in bytes of the metadata of a message, enough for 40,000 columns."""
+MOST_COLUMNS: Final = 10_000
+"""The maximum number of fields in a schema, including nested ones."""
+MOST_NESTING: Final = 32
+"""The maximum depth of nested fields."""
+ROWS_WITHOUT_BYTES: Final = 1 << 20
+"""The rows of an array that need no bytes, such as nulls; each further byte carries up to 8 rows (booleans)."""
+
+_VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
+
+
+@contextmanager
+def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.RecordBatchReader]:
+    """Yield the batches of a body.
+
+    Args:
+        body: The complete body; it is read from its start.
+        largest_batch: The maximum size in bytes of a batch or a dictionary after decompression.
+        largest: The maximum size in bytes of all of them.
+
+    Raises:
+        HttpError: The stream is too large (413).
+        InvalidInput: The body is no Arrow IPC stream.
+    """
+    _check_messages(body, largest_batch, largest)
+    body.seek(0)
+    try:
+        reader = pa.ipc.open_stream(body)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
+    with reader:
+        _check_schema(reader.schema)
+        yield pa.RecordBatchReader.from_batches(reader.schema, _validated(reader, largest_batch))
+
+
+def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> None:
+    """Read the sizes that the messages of a stream state.
+
+    The end of a stream that is cut off is left to the decoder, which says what is missing.
+    """
+    end = body.seek(0, os.SEEK_END)
+    position = total = 0
+    while (metadata := _metadata(body, position)) is not None:
+        message = message_of(metadata[1])
+        start = metadata[0]
+        expanded = _expanded(body, start, end, message) if message.is_compressed else sum(s for _, s in message.buffers)
+        total += expanded
+        if expanded > largest_batch:
+            raise HttpError(
+                413,
+                f"A batch of the Arrow stream has {expanded} bytes; the server accepts {largest_batch}. Send smaller "
+                "batches, such as max_chunksize of pyarrow's write_table makes.",
+            )
+        if total > largest:
+            raise HttpError(413, f"The Arrow stream has more than {largest} bytes after decompression.")
+        longest = max(message.lengths, default=message.rows)
+        if max(longest, message.rows) > ROWS_WITHOUT_BYTES + 8 * expanded:
+            raise HttpError(
+                413,
+                f"A batch of the Arrow stream states {max(longest, message.rows)} values in {expanded} bytes; send at "
+                f"most {ROWS_WITHOUT_BYTES} values without bytes in a batch.",
+            )
+        position = start + message.body_size
+
+
+def _metadata(body: BinaryIO, position: int) -> tuple[int, bytes] | None:
+    """Return where the body of the message at a position begins, and its metadata; None at the end of the stream."""
+    body.seek(position)
+    prefix = body.read(8)
+    if len(prefix) < 8:
+        return None
+    first, second = struct.unpack("<II", prefix)
+    start, size = (position + 8, second) if first == CONTINUATION else (position + 4, first)
+    if size == 0:
+        return None
+    if size > MOST_METADATA and first == CONTINUATION:
+        raise HttpError(413, f"The metadata of a message have {size} bytes; the server accepts {MOST_METADATA}.")
+    if size > MOST_METADATA:
+        raise InvalidInput(f"the body is not an Arrow IPC stream: it begins with the bytes {prefix!r}")
+    body.seek(start)
+    metadata = body.read(size)
+    return None if len(metadata) < size else (start + size, metadata)
+
+
+def _expanded(body: BinaryIO, start: int, end: int, message: Message) -> int:
+    """Return the size of the buffers of a compressed batch after decompression."""
+    expanded = 0
+    for offset, size in message.buffers:
+        if size == 0:
+            continue
+        if offset < 0 or size < 0 or start + offset + size > end:
+            raise InvalidInput("a buffer of the Arrow stream lies outside of its message")
+        body.seek(start + offset)
+        expanded += expanded_size(body.read(min(size, 8)), size)
+    return expanded
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    fields = 0
+    level = list(schema)
+    for _ in range(MOST_NESTING):
+        fields += len(level)
+        try:
+            for field in level:
+                field.name.encode()
+        except UnicodeError:
+            raise InvalidInput("the schema of the body has a name that is not UTF-8") from None
+        if fields > MOST_COLUMNS:
+            raise HttpError(413, f"The schema of the body has more than {MOST_COLUMNS} fields.")
+        level = [child for field in level for child in _children(field.type)]
+        if not level:
+            return
+    raise HttpError(413, f"The schema of the body nests fields deeper than {MOST_NESTING} levels.")
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_dictionary(kind):
+        return _children(kind.value_type)
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    return any(is_view(kind) for is_view in _VIEWS) or any(_has_views(child.type) for child in _children(kind))
+
+
+def _validated(reader: pa.RecordBatchReader, largest: int) -> Iterator[pa.RecordBatch]:
+    """Return the batches whose values are valid: the engine trusts offsets, indices and text.
+
+    Tables keep no views, so the bytes that views stand for count, although views can share them.
+    """
+    has_views = any(_has_views(field.type) for field in reader.schema)
+    for batch in reader:
+        batch.validate(full=True)
+        size = sum(_viewed(column) for column in batch.columns) if has_views else 0
+        if size > largest:
+            raise HttpError(
+                413, f"The views of a batch stand for {size} bytes; the server accepts {largest}. Send smaller batches."
+            )
+        yield batch
+
+
+def _viewed(array: pa.Array) -> int:
+    """Return how many bytes the views of an array stand for."""
+    if isinstance(array, pa.StringViewArray | pa.BinaryViewArray):
+        views = np.frombuffer(array.buffers()[1] or b"", np.int32)  # 16 bytes each, of which the first 4 are the length
+        return int(views[4 * array.offset : 4 * (array.offset + len(array)) : 4].clip(0).sum(dtype=np.int64))
+    if isinstance(array, pa.DictionaryArray):
+        return _viewed(array.dictionary)
+    if isinstance(array, pa.StructArray):
+        return sum(_viewed(array.field(number)) for number in range(array.type.num_fields))
+    if isinstance(array, pa.MapArray):
+        return _viewed(array.keys) + _viewed(array.items)
+    return _viewed(array.values) if hasattr(array, "values") else 0
