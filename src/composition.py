@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
@@ -22,12 +23,9 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
-from lancekeep.adapters.rest.catalog import commit_key, served_catalog
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
-from lancekeep.adapters.rest.tables import Descriptions
 from lancekeep.application.bootstrap import bootstrap
 from lancekeep.application.catalog import Catalog, directory_of
-from lancekeep.application.certification import Certificate, Progress, measure
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
 from lancekeep.application.entries.outside import OutsideDirectory
@@ -53,6 +51,9 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.store_urls import StoreUrl
+
+if TYPE_CHECKING:
+    from lancekeep.application.certification import Certificate, Progress
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -179,7 +180,9 @@ def _open_server(config: ConnectionConfig) -> Catalog:
         raise InvalidInput("impl 'rest' has no manifest store: the server has one; leave manifest_store out")
     # The models of `lance_namespace` take longer to import than the rest of Lancekeep.
     from lancekeep.adapters.lance.remote import ServedNamespace
+    from lancekeep.adapters.rest.catalog import commit_key, served_catalog
     from lancekeep.adapters.rest.server import RestServer
+    from lancekeep.adapters.rest.tables import Descriptions
 
     own = {name: value for name, value in config.storage_options.items() if name not in OWN_STORAGE_OPTIONS}
     server = RestServer(RestSettings.of({**config.rest_options, "uri": config.require_root()}))
@@ -208,11 +211,11 @@ def _open(config: ConnectionConfig) -> Catalog:
             _warn(str(error))
         return rows
 
-    elsewhere = None
+    elsewhere, table = None, _manifest_table(objects, root_key)
     if config.manifest_store is not None:
         elsewhere = open_manifest_store(config.manifest_store, config.manifest_store_options, objects, root_key)
     if commit_store == REMEMBERED:
-        commit_store = _remembered((elsewhere or _entries(objects, root_key)).view())
+        commit_store = _remembered((elsewhere or _over(table, objects, root_key)).view())
     if objects.root_uri.startswith("memory:") and commit_store not in (None, CONDITIONAL_PUT):
         raise InvalidInput(
             f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
@@ -231,7 +234,7 @@ def _open(config: ConnectionConfig) -> Catalog:
         outside=lambda uri: _outside(uri, opened, options),
         opened=opened.values(),
     )
-    manifest = elsewhere or _in_directory(config, commits, root_key, native_options)
+    manifest = elsewhere or _in_directory(config, commits, root_key, native_options, table)
 
     def engine_over(versions: Versions) -> LanceEngine:
         callbacks = CallbackNamespace(versions)
@@ -245,7 +248,8 @@ def _open(config: ConnectionConfig) -> Catalog:
 
     def properties_at(uri: str) -> Mapping[str, str]:
         place = places.outside(uri)
-        properties = _entries(place.objects, place.key).view().properties
+        entries = _over(_manifest_table(place.objects, place.key), place.objects, place.key)
+        properties = entries.view().properties
         url = properties.get(MANIFEST_STORE_PROPERTY)
         if url is None:
             return properties
@@ -276,9 +280,13 @@ def _open(config: ConnectionConfig) -> Catalog:
     return catalog
 
 
-def _entries(objects: ObjectStore, root_key: str) -> ManifestStore:
+def _manifest_table(objects: ObjectStore, root_key: str) -> LanceManifestStore:
+    """Return the manifest table of the catalog at a root, to read it."""
+    return LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
+
+
+def _over(table: LanceManifestStore, objects: ObjectStore, root_key: str) -> ManifestStore:
     """Return the entries of the catalog at a root, in any mode, to read them."""
-    table = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
     return CompatibleManifestStore(table, DirectoryListing(objects, root_key))
 
 
@@ -301,7 +309,11 @@ def _remembered(view: CatalogView) -> str | None:
 
 
 def _in_directory(
-    config: ConnectionConfig, commits: TableCommits, root_key: str, native_options: Mapping[str, str]
+    config: ConnectionConfig,
+    commits: TableCommits,
+    root_key: str,
+    native_options: Mapping[str, str],
+    known: LanceManifestStore,
 ) -> ManifestStore:
     """Open the manifest store of the mode, in the directory of the root."""
     objects, mode = commits.objects, config.mode
@@ -322,6 +334,7 @@ def _in_directory(
         forget=None if native_commits else partial(commits.rows.delete, history.base_uri),
         index=partial(refresh_indexes, uri_for_lance(objects, key), native_options),
         index_inline=config.inline_optimization,
+        known=known,
     )
     return table if mode == V2 else CompatibleManifestStore(table, listing)
 
@@ -384,6 +397,8 @@ def certify(
         UnsafeStore: ``conditional-put://`` was asked for, and the object store has no create-only write.
         StoreUnavailable, AccessDenied, NotFound: A store cannot be reached, or stopped answering.
     """
+    from lancekeep.application.certification import measure
+
     config = ConnectionConfig.resolve(
         given(
             root=root,

@@ -1,7 +1,7 @@
-"""pylance, imported at its first use.
+"""pylance and ``pyarrow.compute``, imported at their first use.
 
-The import takes longer than anything else that a process does to list, describe or drop tables, and these operations
-read and write without the engine.
+The imports take longer than anything else that a process does to list, describe or drop tables, and these operations
+read and write without the engine. ``pyarrow.compute`` makes a Python function of each of its functions.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import lance.fragment
     import lance.optimize
     import lance.query as fts
+    import pyarrow.compute as compute
 else:
 
     class _Lance:
@@ -27,7 +28,12 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module("lance.query"), name)
 
+    class _Compute:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("pyarrow.compute"), name)
+
     lance = _Lance()
+    compute = _Compute()
     fts = _Fts()
 
-__all__ = ["fts", "lance"]
+__all__ = ["compute", "fts", "lance"]

@@ -8,15 +8,23 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Iterable, Mapping
-from importlib.metadata import entry_points
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
 from lancekeep.domain.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 T = TypeVar("T")
+
+
+def _registered(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # imports the standard library's packages for mail and archives
+
+    return entry_points(group=group)
 
 
 @attrs.frozen
@@ -39,7 +47,7 @@ class StoreKind:
         Raises:
             InvalidInput: several distributions register the scheme.
         """
-        adapters = {entry.value: entry for entry in entry_points(group=self.group) if entry.name == scheme}
+        adapters = {entry.value: entry for entry in _registered(self.group) if entry.name == scheme}
         if len(adapters) > 1:
             raise InvalidInput(
                 f"several adapters are registered for {scheme}://: {', '.join(sorted(adapters))}. Uninstall all but "
@@ -54,7 +62,7 @@ class StoreKind:
             own: The schemes of Lancekeep.
         """
         own = list(own)
-        return [*own, *sorted({entry.name for entry in entry_points(group=self.group)} - set(own))]
+        return [*own, *sorted({entry.name for entry in _registered(self.group)} - set(own))]
 
     def unknown(self, scheme: str, own: Iterable[str] = ()) -> InvalidInput:
         """Return the error for a scheme without an adapter."""

@@ -21,7 +21,6 @@ from lancekeep.application.entries.staged_checks import StagedChecks
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.entries.tag_files import TagFiles
 from lancekeep.application.entries.tags import Tags
-from lancekeep.application.partitions.namespace import Partitions
 from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.appends import Appends
 from lancekeep.application.rows.branches import Branches
@@ -42,13 +41,14 @@ from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.renames import Renames
-from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.table_engine import TableEngine
 
 if TYPE_CHECKING:
+    from lancekeep.application.partitions.namespace import Partitions
     from lancekeep.application.rows.table_transactions import TableTransactions
+    from lancekeep.application.upkeep.service import Upkeep
 
 
 def bootstrap(
@@ -127,6 +127,17 @@ def bootstrap(
         open_rows,
         properties_at,
     )
+
+    def partitions() -> Partitions:
+        from lancekeep.application.partitions.namespace import Partitions  # as in `transactions`
+
+        return Partitions(ledger, places, writes, removal, engine)
+
+    def upkeep() -> Upkeep:
+        from lancekeep.application.upkeep.service import Upkeep  # as in `transactions`
+
+        return Upkeep(directory)
+
     services = Services(
         namespaces,
         tables,
@@ -140,8 +151,8 @@ def bootstrap(
         TableVersions(tables, writes, engine),
         Branches(writes, engine),
         Views(tables, writes, engine),
-        Partitions(ledger, places, writes, removal, engine),
-        Upkeep(directory),
+        partitions,
+        upkeep,
         compactions,
         TransactionRecords(ledger, places, tables, versions, writes, engine),
         engine,

@@ -27,8 +27,10 @@ from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.application.commits.commit_rows import CommitRows
+    from lancekeep.application.partitions.services import PartitionService
     from lancekeep.application.rows.differences import Difference, Reference
     from lancekeep.application.rows.table_scan import TableScan
+    from lancekeep.application.upkeep.services import UpkeepService
     from lancekeep.domain.operations import Transaction as TableTransaction
 
 
@@ -53,8 +55,16 @@ class Catalog:
         self.versions = services.versions
         self.branches = services.branches
         self.views = services.views
-        self.partitions = services.partitions
-        self.upkeep = services.upkeep
+
+    @property
+    def partitions(self) -> PartitionService:
+        """The partitions of the catalog, if its tables are divided by values."""
+        return self._services.partitions
+
+    @property
+    def upkeep(self) -> UpkeepService:
+        """The maintenance of the catalog: checks, garbage collection and migrations."""
+        return self._services.upkeep
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 

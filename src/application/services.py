@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -14,7 +16,6 @@ from lancekeep.application.entries.services import (
     TableService,
     TagService,
 )
-from lancekeep.application.partitions.services import PartitionService
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.services import TransactionRecordService, WriteService
@@ -23,7 +24,6 @@ from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.views import Views
 from lancekeep.application.upkeep.directory import Directory
-from lancekeep.application.upkeep.services import UpkeepService
 from lancekeep.domain.commit import Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.identifiers import ObjectId
@@ -31,10 +31,17 @@ from lancekeep.domain.table import Table
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.table_engine import TableEngine
 
+if TYPE_CHECKING:
+    from lancekeep.application.partitions.services import PartitionService
+    from lancekeep.application.upkeep.services import UpkeepService
+
 
 @attrs.frozen
 class Services:
-    """The parts that the catalogs of a directory and of a server both have."""
+    """The parts that the catalogs of a directory and of a server both have.
+
+    ``partitions`` and ``upkeep`` are made on first use: they keep nothing, and few processes need their modules.
+    """
 
     namespaces: NamespaceService
     tables: TableService
@@ -48,8 +55,8 @@ class Services:
     versions: TableVersions
     branches: Branches
     views: Views
-    partitions: PartitionService
-    upkeep: UpkeepService
+    partitions_of: Callable[[], PartitionService]
+    upkeep_of: Callable[[], UpkeepService]
     compactions: Compactions
     transaction_records: TransactionRecordService
     engine: TableEngine
@@ -62,6 +69,16 @@ class Services:
     """Returns whether the root is empty: the catalog is new, or its root is mistyped."""
     vends: object | None = None
     """The client that vends options of tables; None if none are vended."""
+
+    @cached_property
+    def partitions(self) -> PartitionService:
+        """The partitions of the catalog."""
+        return self.partitions_of()
+
+    @cached_property
+    def upkeep(self) -> UpkeepService:
+        """The maintenance of the catalog."""
+        return self.upkeep_of()
 
 
 # -- deprecated names of the facade ------------------------------------------------------------------------------

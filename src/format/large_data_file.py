@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.format.data_file import UNIT, Page, chunk_word, file_of, padded, pages_of
 
@@ -62,6 +61,8 @@ def decode(content: bytes) -> list[pa.StringArray] | None:
 def _page(column: pa.StringArray) -> Page | None:
     nulls = _nulls(column)
     if nulls is not None:
+        import pyarrow.compute as pc  # takes long to import, and few processes write such files
+
         column = pc.coalesce(column, _text(np.zeros(2, _OFFSET), b"", None)[0])
     offsets, data = _buffers(column)
     words, chunks = bytearray(), bytearray()

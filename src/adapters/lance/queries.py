@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.native_errors import query_error
 from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.domain.expressions import require_bounded
+from lancekeep.native import compute as pc
 from lancekeep.native import fts
 from lancekeep.ports.rows import Query, VectorSearch
 

@@ -8,7 +8,6 @@ from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.queries import plans, streamed, streamed_fragments, translated
@@ -17,6 +16,7 @@ from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.format.manifest import transaction_name
+from lancekeep.native import compute as pc
 from lancekeep.native import lance
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
 

@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import FrozenBitMap
 
 from lancekeep.adapters.manifest_stores.columns import (
@@ -32,6 +31,7 @@ from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX
+from lancekeep.native import compute as pc
 
 SMALL = 2048
 """Below this number of rows, Python's dictionaries and lists are faster than Arrow."""

@@ -72,6 +72,7 @@ class LanceManifestStore:
         forget: removes the records that ``publish`` keeps of versions; called before the versions are removed.
         index: builds the specified indexes through the native engine; ignored if ``publish`` is given.
         index_inline: whether commits occasionally call ``index``.
+        known: a store of the same table, with whose latest version this store begins: it shares the entries.
         clock: seconds, for the pause between two clean-ups; nothing else depends on a local clock (ADR 33).
         sleep: sleeps for the backoff of a writer that lost.
         jitter: returns the random fraction of that backoff.
@@ -88,6 +89,7 @@ class LanceManifestStore:
         forget: Forget | None = None,
         index: Callable[[], None] | None = None,
         index_inline: bool = False,
+        known: LanceManifestStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
@@ -104,8 +106,8 @@ class LanceManifestStore:
         self._sleep = sleep
         self._jitter = jitter
         self._versions = TableVersions(objects, key)
-        self._scheme = NamingScheme.V2
-        self._latest: Version | None = None
+        self._scheme: NamingScheme = known._scheme if known else NamingScheme.V2
+        self._latest: Version | None = known._latest if known else None
         self._checked: tuple[int, datetime | None] = (0, None)
         self._kept: tuple[int, int, datetime | None] | None = None
         self._cleaned = -_CLEAN_PAUSE

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.adapters.manifest_stores.columns import column_of
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER
 from lancekeep.domain.table import V1_SUFFIX
+from lancekeep.native import compute as pc
 
 HASH_LENGTH = len("12345678_")
 """Length of the prefix that a location has before the object id."""

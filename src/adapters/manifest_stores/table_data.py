@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 import attrs
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.adapters.manifest_stores.columns import REQUIRED, SCHEMA, TEXT, column_of
 from lancekeep.adapters.manifest_stores.index import Rows
@@ -28,6 +27,7 @@ from lancekeep.domain.layout import VERSIONS
 from lancekeep.format import data_file, large_data_file
 from lancekeep.format.manifest import ManifestFile, clear_version
 from lancekeep.format.messages import Manifest, Transaction
+from lancekeep.native import compute as pc
 from lancekeep.native import lance
 
 T = TypeVar("T")

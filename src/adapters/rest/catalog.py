@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
@@ -98,8 +99,8 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         TableVersions(tables, writes, engine),
         Branches(writes, engine),
         RestViews(server, tables, writes, engine),
-        RestPartitions(server),
-        RestUpkeep(server.uri, compactions),
+        partial(RestPartitions, server),
+        partial(RestUpkeep, server.uri, compactions),
         compactions,
         RestTransactionRecords(server, writes.resolve),
         engine,

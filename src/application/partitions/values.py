@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.application.partitions.arrow_json import FIELD_ID, type_json, type_of
 from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.partitioning import DATE_PARTS, PartitionBy, PartitionField, PartitionSpec, Transform
 from lancekeep.domain.partitions import Values
 from lancekeep.domain.pruning import Filter, Image, Predicate, by_equality, by_order, equalities
+from lancekeep.native import compute as pc
 
 _PARTS: dict[str, Callable[[pa.Array], pa.Array]] = {part: getattr(pc, part) for part in DATE_PARTS}
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.row_rules import Call, Column, Date, Expression, Literal, Rule, Rules
+from lancekeep.native import compute as pc
 
 _WHOLE = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 """The types of whole numbers, in the order of their widths."""

@@ -8,10 +8,6 @@ from contextlib import contextmanager
 from time import monotonic
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from lancekeep.domain.errors import Refused
 from lancekeep.entrypoints.cli.command import QUIET
@@ -28,6 +24,9 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
     Yields:
         A function that takes the number of finished items, the total and the name of the current item.
     """
+    from rich.console import Console  # loads on first use, like all of rich: most commands print without it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -51,6 +50,10 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table to stdout with whole cells, and colour words for results."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(*columns, title=Text(title), title_justify="left", min_width=72)
     for row in rows:
         table.add_row(*(Text(cell, _STYLES.get(cell, ""), overflow="fold") for cell in row))

@@ -16,7 +16,6 @@ import attrs
 import click
 
 from lancekeep.application.catalog import Catalog, directory_of, services_of
-from lancekeep.application.certification import Certificate
 from lancekeep.config import REMEMBERED, ConnectionConfig, given, named_catalogs, public_url
 from lancekeep.domain.errors import InvalidInput, NotFound
 from lancekeep.entrypoints.cli.command import CATALOG, LEFT_OUT
@@ -24,6 +23,7 @@ from lancekeep.entrypoints.cli.console import message
 from lancekeep.entrypoints.cli.output import FORM, FORMS
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
+    from lancekeep.application.certification import Certificate
     from lancekeep.entrypoints.hashing import Recording
     from lancekeep.entrypoints.lost_rows import LostRows
     from lancekeep.entrypoints.verification import Verification
