@@ -20,7 +20,7 @@ from memory_catalogs import World
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from lancekeep import Catalog, connect
+from lancekeep import Catalog, StoreUnavailable, connect
 from lancekeep.domain.authorization import Action, Grant, Policy, Principal
 from lancekeep.domain.catalog import ManifestStoreGuarantees
 from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
@@ -185,6 +185,52 @@ def test_names_are_read_again_when_they_are_old() -> None:
         if thread.name.endswith("(_refresh)"):
             thread.join()
     assert index.names(ADA, listing).count == 2
+
+
+def joined(name: str) -> None:
+    """Wait for the threads that run a method."""
+    for thread in threading.enumerate():
+        if thread.name.endswith(f"({name})"):
+            thread.join(30)
+
+
+def test_first_search_of_a_large_catalog_answers_before_all_names_are_read() -> None:
+    now, read, fails = [0.0], Event(), [False]
+
+    class Large:
+        def all_tables(self) -> Iterator[ObjectId]:
+            for number in range(5000):
+                now[0] += number == 4999  # reading these took a second
+                yield ObjectId.of(f"t{number}")
+            assert read.wait(30)
+            if fails[0]:
+                raise StoreUnavailable("the storage does not answer")
+            yield ObjectId.of("last")
+
+    index, listing = NameIndex(lambda: now[0]), cast(Listing, Large())
+    names = index.names(ADA, listing)
+    view = find(names, lambda _: True, "t499")
+    assert (view.searched, view.is_complete, len(view.tables)) == (5000, False, 11)
+    assert find(index.names(ADA, listing), lambda _: True, "last").tables == ()
+    read.set()
+    joined("_complete")
+    found = find(index.names(ADA, listing), lambda _: True, "last")
+    assert (found.searched, found.is_complete, found.tables) == (5001, True, (ObjectId.of("last"),))
+
+    fails[0] = True
+    assert not index.names(None, listing).is_complete
+    joined("_complete")
+    fails[0] = False
+    assert not index.names(None, listing).is_complete
+    joined("_complete")
+    assert index.names(None, listing).is_complete
+
+
+def test_search_says_that_names_are_still_read(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NameIndex, "names", lambda *_: Names(is_complete=False).followed_by([ObjectId.of("ml.t")]))
+    page = TestClient(Page(catalog))
+    assert "still reads the names" in page.get("/search", params={"q": "t"}).text
+    assert "still reads the names" not in page.get("/search").text
 
 
 def test_searches_leave_threads_to_other_pages(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -26,7 +27,15 @@ from lancekeep.adapters.manifest_stores.columns import (
     value_of,
     with_columns,
 )
-from lancekeep.adapters.manifest_stores.lookups import HASH_LENGTH, STEP, Lookup, Part, SmallLookup, SortedLookup
+from lancekeep.adapters.manifest_stores.lookups import (
+    HASH_LENGTH,
+    STEP,
+    Lookup,
+    Part,
+    SmallLookup,
+    SortedLookup,
+    positions_array,
+)
 from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, Put, Remove, SetProperties, ancestors
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -83,6 +92,17 @@ class Rows:
         extension = {name: value_of(column, position) for name, column in others if column[position].is_valid}
         return ManifestEntry(object_id, object_type, location, metadata, extension)
 
+    def entries(self, positions: Sequence[int]) -> Iterator[ManifestEntry]:
+        """Yield the entries at positions, which for many is faster than one by one."""
+        own, others = self._columns
+        if others:
+            yield from map(self.entry, positions)
+            return
+        chosen = positions_array(positions)
+        empty = [None] * len(positions)
+        texts = [empty if column is None else column.take(chosen).to_pylist() for column in own]
+        yield from map(ManifestEntry, *texts)
+
     def texts(self) -> dict[str, list[str | None]] | None:
         """Return the columns with values if the rows are few and all text; else None."""
         return None
@@ -123,6 +143,9 @@ class EntryRows(Rows):
 
     def entry(self, position: int) -> ManifestEntry:
         return self._entries[position]
+
+    def entries(self, positions: Sequence[int]) -> Iterator[ManifestEntry]:
+        return map(self._entries.__getitem__, positions)
 
     def texts(self) -> dict[str, list[str | None]] | None:
         if any(entry.extension for entry in self._entries):
@@ -250,14 +273,13 @@ class IndexedView:
         kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.kinds()}
         for kind in sorted(kinds):
             if kind[1] >= len(parent.names):
-                yield from (rows.entry(position) for _, rows, position in self._between(kind, prefix, high))
+                yield from self._between(kind, prefix, high)
 
     def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
         low = "" if after is None else after + "\0"
         kinds = {kind for piece in self._pieces() for kind in piece.rows.lookup.kinds()}
         runs = [self._between(kind, low, None) for kind in kinds if kind[0] == object_type]
-        for _, rows, position in heapq.merge(*runs, key=_id):
-            yield rows.entry(position)
+        yield from heapq.merge(*runs, key=_ID)
 
     def owner_of(self, location: str) -> ManifestEntry | None:
         for place in ancestors(location):
@@ -295,14 +317,14 @@ class IndexedView:
     def _pieces(self) -> Iterator[Piece]:
         return (piece for fragment in self.fragments for piece in fragment.pieces)
 
-    def _between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[tuple[str, Rows, int]]:
-        """Yield ids of one type and depth in byte order, with rows and position."""
+    def _between(self, kind: tuple[str, int], low: str, high: str | None) -> Iterator[ManifestEntry]:
+        """Yield the entries of one type and depth in byte order of their ids."""
         sources = [
             _live(fragment, piece, piece.rows.lookup.between(kind, low, high))
             for fragment in self.fragments
             for piece in fragment.pieces
         ]
-        return sources[0] if len(sources) == 1 else heapq.merge(*sources, key=_id)
+        return sources[0] if len(sources) == 1 else heapq.merge(*sources, key=_ID)
 
     def _elsewhere(self, low: str, high: str) -> Iterator[ManifestEntry]:
         for fragment in self.fragments:
@@ -323,13 +345,12 @@ def batch_of(entries: Sequence[ManifestEntry], schema: pa.Schema) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _live(fragment: Fragment, piece: Piece, parts: Iterator[Part]) -> Iterator[tuple[str, Rows, int]]:
-    """Yield the ids of live rows, with rows and position."""
-    rows, start, deleted = piece.rows, piece.start, fragment.deleted
-    for ids, positions in parts:
-        for object_id, position in zip(ids, positions, strict=True):
-            if start + position not in deleted:
-                yield object_id, rows, position
+def _live(fragment: Fragment, piece: Piece, parts: Iterator[Part]) -> Iterator[ManifestEntry]:
+    """Yield the entries of live rows."""
+    start, deleted = piece.start, fragment.deleted
+    for _, positions in parts:
+        live = [position for position in positions if start + position not in deleted] if deleted else positions
+        yield from piece.rows.entries(live)
 
 
 def _first(fragment: Fragment, piece: Piece, parts: Iterator[Part], most: int | None) -> list[str]:
@@ -346,8 +367,7 @@ def _first(fragment: Fragment, piece: Piece, parts: Iterator[Part], most: int | 
     return found
 
 
-def _id(found: tuple[str, Rows, int]) -> str:
-    return found[0]
+_ID = attrgetter("object_id")
 
 
 def _range(parent: ObjectId) -> tuple[str, str | None]:

@@ -179,7 +179,7 @@ class _Run:
         _, offsets, data = ids.buffers()
         self._offsets = memoryview(offsets).cast("i")[ids.offset : ids.offset + len(ids) + 1]
         self._data = memoryview(data)
-        self._marks: list[bytes] = _taken(ids, self._order[::STEP]).cast(pa.binary()).to_pylist()
+        self._marks: list[bytes] = ids.take(positions_array(self._order[::STEP])).cast(pa.binary()).to_pylist()
 
     def positions_of(self, key: bytes) -> Iterator[int]:
         at = self._bisect(key)
@@ -192,7 +192,7 @@ class _Run:
         stop = len(self._order) if high is None else self._bisect(high)
         for part in _parts(start, stop, size):
             positions = self._order[part]
-            yield _taken(self._ids, positions).to_pylist(), positions.tolist()
+            yield self._ids.take(positions_array(positions)).to_pylist(), positions.tolist()
 
     def _bisect(self, key: bytes) -> int:
         """Return the first place whose key is at least ``key``."""
@@ -213,10 +213,10 @@ class _Run:
         return self._data[self._offsets[position] : self._offsets[position + 1]].tobytes()
 
 
-def _taken(ids: pa.Array, positions: np.ndarray[Any, np.dtype[np.uint32]]) -> pa.Array:
-    """Return the ids at positions. `pa.array` would import pandas."""
-    buffer = pa.py_buffer(np.ascontiguousarray(positions))
-    return ids.take(pa.Array.from_buffers(pa.uint32(), len(positions), [None, buffer]))
+def positions_array(positions: Sequence[int] | np.ndarray[Any, np.dtype[np.uint32]]) -> pa.UInt32Array:
+    """Return positions for `take`. `pa.array` would import pandas."""
+    buffer = pa.py_buffer(np.ascontiguousarray(positions, np.uint32))
+    return pa.Array.from_buffers(pa.uint32(), len(positions), [None, buffer])
 
 
 def _numbers(positions: pa.UInt64Array) -> Any:

@@ -19,7 +19,9 @@
       return;
     }
     const found = new DOMParser().parseFromString(await response.text(), "text/html");
-    if (number === latest) content.replaceChildren(...found.body.childNodes);
+    if (number !== latest) return;
+    content.replaceChildren(...found.body.childNodes);
+    if (content.querySelector("[data-again]")) waiting = setTimeout(() => show(text).catch(() => {}), 1000);
   };
   // The server reads the names of a large catalog before the first search.
   input.addEventListener("focus", () => fetch("/search?part=results").catch(() => {}), { once: true });

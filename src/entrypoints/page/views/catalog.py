@@ -175,12 +175,14 @@ class SearchView:
         tables: The first tables.
         more: Whether there are further ones.
         searched: The number of tables that were searched.
+        is_complete: Whether these are all tables; the server may still read the names of the others.
     """
 
     part: str
     tables: tuple[ObjectId, ...]
     more: bool
     searched: int
+    is_complete: bool = True
 
 
 def find(names: Names, sees: Callable[[ObjectId], bool], part: str) -> SearchView:
@@ -193,7 +195,7 @@ def find(names: Names, sees: Callable[[ObjectId], bool], part: str) -> SearchVie
     """
     part = part.strip()[:_LONGEST_PART]
     found = list(islice(filter(sees, names.containing(part)), PAGE + 1))
-    return SearchView(part, tuple(found[:PAGE]), len(found) > PAGE, names.count)
+    return SearchView(part, tuple(found[:PAGE]), len(found) > PAGE, names.count, names.is_complete)
 
 
 def catalog(request: PageRequest) -> Response:
