@@ -223,7 +223,8 @@ def _open(config: ConnectionConfig) -> Catalog:
         )
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
-    commits = TableCommits(objects, rows, config.committer or _committer(), Retry())
+    direct = open_rows(CONDITIONAL_PUT) if objects.guarantees.atomic_create else None
+    commits = TableCommits(objects, rows, config.committer or _committer(), Retry(), direct)
     opened = {objects.root_uri: objects}
     places = Places(
         objects,

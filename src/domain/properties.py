@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from lancekeep.domain.digests import DIGESTS, checked_digests
 from lancekeep.domain.dropped import UNDROP, checked_undrop
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.managed import MANAGED, checked_managed
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
@@ -19,7 +20,7 @@ MOST_PROPERTIES = 10_000
 MOST_CHARACTERS = 16 << 20
 """The maximum size of the names and values in one request, in characters: every read of the object returns them."""
 
-_SETTABLE = frozenset({DIGESTS, LSM, UNDROP})
+_SETTABLE = frozenset({DIGESTS, LSM, MANAGED, UNDROP})
 
 
 class OwnProperties(dict[str, str]):
@@ -31,7 +32,7 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, the value has no meaning (a rule of
-            rows, `LSM`, `DIGESTS`, or `UNDROP`), or there are too many.
+            rows, `LSM`, `DIGESTS`, `MANAGED`, or `UNDROP`), or there are too many.
     """
     if properties is not None and len(properties) > MOST_PROPERTIES:
         raise InvalidInput(f"{len(properties)} properties are too many; give at most {MOST_PROPERTIES}")
@@ -44,6 +45,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_lsm(value)
         if key == DIGESTS:
             checked_digests(value)
+        if key == MANAGED:
+            checked_managed(value)
         if key == UNDROP:
             checked_undrop(value)
     size = sum(len(key) + len(value) for key, value in (properties or {}).items())
@@ -73,11 +76,11 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
 def refuse_table_properties(names: Iterable[str], *, is_root: bool = False) -> None:
     """Raise `InvalidInput` if a property has no meaning for a namespace.
 
-    `LSM` is a property of tables, `DIGESTS` and `UNDROP` of tables and of the root.
+    `LSM` is a property of tables, `DIGESTS`, `MANAGED` and `UNDROP` of tables and of the root.
     """
     if LSM in names:
         raise InvalidInput(f"{LSM!r} is a property of tables, and tables inherit none; set it for each table")
-    own = next((name for name in (DIGESTS, UNDROP) if name in names), None)
+    own = next((name for name in (DIGESTS, MANAGED, UNDROP) if name in names), None)
     if own is not None and not is_root:
         raise InvalidInput(f"{own!r} is a property of the root namespace and of tables; set it for one of them")
 

@@ -10,6 +10,10 @@ from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.naming import ManifestName, NamingScheme
 
 _FENCE = "moved-to:"
+STORAGE_MANAGED = "storage-managed://"
+"""What the row of a released history names in place of the URL of a commit store."""
+_RELEASED = 10**12
+"""The version of that row. It is above every version, so no other row of the history is the latest."""
 
 
 @attrs.frozen
@@ -53,6 +57,16 @@ class VersionRow:
         It takes the next version and never becomes final.
         """
         return VersionRow(base_uri, version, _FENCE + new_store, 0)
+
+    @property
+    def is_release(self) -> bool:
+        """Whether the commit store has left the history to the storage."""
+        return self.moved_to == STORAGE_MANAGED
+
+    @staticmethod
+    def release(base_uri: str) -> VersionRow:
+        """Return the row that leaves a history to the storage, until it is deleted."""
+        return VersionRow.fence(base_uri, _RELEASED, STORAGE_MANAGED)
 
 
 def misplacement(row: VersionRow, dataset_key: str) -> str:

@@ -118,7 +118,7 @@ class ExternalCommitStore(Protocol):
         """
 
     def record(self, rows: Iterable[VersionRow]) -> None:
-        """Enter rows of final manifests whose versions have no row. Idempotent.
+        """Enter final rows, or a fence, of versions that have no row. Idempotent.
 
         Used to adopt a history, to move it from another store, and to restore lost rows. Checks no predecessor. Enters
         the rows in the given order, not atomically.

@@ -354,6 +354,28 @@ class CommitStoreContract:
         assert writer.store.finalize(attrs.evolve(late, path=final_path(late.path))) is True
         assert writer.store.latest(base_uri) == fence
 
+    def test_release_ends_claims_until_it_is_deleted(self, writer: Writer, base_uri: str) -> None:
+        """A recorded fence above every version leaves the history to the storage, with or without other rows."""
+        if writer.site.derived:
+            return
+        release = VersionRow.release(base_uri)
+        for versions in (0, 2):
+            writer.history(base_uri, versions)
+            for _ in range(2):
+                writer.store.record([release])
+                assert writer.store.latest(base_uri) == writer.store.get(base_uri, release.version) == release
+            claim = writer.stage(base_uri, versions + 1)
+            assert writer.store.reserve(claim, first=versions == 0) == NotReady(release)
+            assert list(writer.store.latest_all([base_uri])) == [release]
+            writer.store.record([writer.place(base_uri, versions + 7)])
+            assert writer.store.latest(base_uri) == release
+            assert writer.store.delete(base_uri, [versions + 7]) == 1
+            assert writer.store.delete(base_uri, [release.version]) == 1
+            if versions:
+                assert writer.store.reserve(claim, first=False) == Reserved()
+                writer.remove(base_uri, None)
+            assert writer.store.get(base_uri, release.version) is None
+
     # -- several histories --------------------------------------------------------------------------------------
 
     def test_latest_all_returns_latest_row_of_each_history(self, site: Site, writer: Writer) -> None:

@@ -43,6 +43,7 @@ from lancekeep.adapters.commit_stores.dynamodb import OWNER
 from lancekeep.adapters.commit_stores.files import FilesCommitStore
 from lancekeep.adapters.commit_stores.sqlite import SqliteCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.domain.errors import (
     AccessDenied,
     Damaged,
@@ -156,6 +157,48 @@ class TestConditionalPutOnS3(SharedCommitStoreContract):
     @pytest.fixture
     def site(self, moto_endpoint: str) -> Site:
         return Site("conditional-put://", f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint), derived=True)
+
+
+@attrs.frozen
+class ManagedSite(Site):
+    """A commit store and the storage's own condition, behind one `ManagedRows`."""
+
+    def connect(self) -> ManagedRows:
+        objects = self.objects
+        return ManagedRows(super().connect(), ConditionalPutCommitStore(objects), objects.root_uri)
+
+
+@attrs.frozen
+class ReleasedSite(ManagedSite):
+    """The same, where every history is a branch of a table that is left to the storage."""
+
+    def new_base_uri(self, name: str = "t.lance") -> str:
+        table = super().new_base_uri()
+        self.connect().release(table)
+        return f"{table}/tree/{name}"
+
+
+class TestManagedByCommitStore(BatchContract):
+    test_release_ends_claims_until_it_is_deleted = None  # type: ignore[assignment] # the rows show no release
+
+    @pytest.fixture
+    def site(self) -> Site:
+        return ManagedSite(f"memory://{uuid4().hex}")
+
+
+class TestManagedByStorage(CommitStoreContract):
+    @pytest.fixture
+    def site(self) -> Site:
+        return ReleasedSite(f"memory://{uuid4().hex}", derived=True)
+
+
+class TestManagedByStorageBesideFiles(CommitStoreContract):
+    rows = 50
+    races = 5
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        return ReleasedSite(f"file://{tmp_path}/commits", str(tmp_path / "lake"), {"fsync": "false"}, derived=True)
 
 
 def staged(version: int, base_uri: str = "s3://bucket/lake/t.lance", committer: str = "ada@host") -> VersionRow:

@@ -21,7 +21,7 @@ from writers import stream
 
 import lancekeep
 from lancekeep.application.catalog import directory_of, services_of
-from lancekeep.application.commits.checked_rows import HistoryRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.upkeep.commit_store_move import move_history
 from lancekeep.domain.commit import Committed
@@ -358,7 +358,7 @@ def test_interrupted_change_of_commit_store_is_completed(
     target = f"sqlite://{tmp_path}/new.db"
     done: list[int] = []
 
-    def stop(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> int:
+    def stop(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> int:
         if len(done) == step:
             raise KeyboardInterrupt
         done.append(1)

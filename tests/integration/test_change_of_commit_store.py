@@ -36,7 +36,7 @@ def test_store_with_rows_of_missing_versions_is_refused(tmp_path: Path, source: 
     catalog.write("t", rows(2), "append")
     root = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
     foreign = [VersionRow(root.base_uri, number, root.manifest_key(number, NamingScheme.V2), 400) for number in (1, 3)]
-    lancekeep.connect(str(tmp_path / "other"), commit_store=new).commits.rows._rows.record(foreign)  # type: ignore[attr-defined] # left there
+    lancekeep.connect(str(tmp_path / "other"), commit_store=new).commits.rows.stored._rows.record(foreign)  # type: ignore[attr-defined] # left there
     with pytest.raises(Damaged, match="version 3"):
         catalog.upkeep.change_commit_store(new)
     again = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
@@ -52,7 +52,7 @@ def test_commit_in_flight_during_the_move_is_visible_or_refused(tmp_path: Path, 
     url, new = source.format(tmp_path), f"sqlite:///{tmp_path}/new.db"
     writer = lancekeep.connect(str(tmp_path / "lake"), commit_store=url)
     writer.write("t", rows(1))
-    stored: Any = writer.commits.rows._rows  # type: ignore[attr-defined] # the store itself
+    stored: Any = writer.commits.rows.stored._rows  # type: ignore[attr-defined] # the store itself
     objects: Any = directory_of(writer).commits.objects
     reserve, put_if_absent, copy_if_absent = stored.reserve, objects.put_if_absent, objects.copy_if_absent
     derived = stored.guarantees.derived

@@ -213,7 +213,7 @@ def test_files_of_concurrent_writers_are_kept(deployment: Deployment) -> None:
     else:
         fate = dying_behind("reserve")
         directory_of(stopped).commits.objects = Faulty(directory_of(stopped).commits.objects, fate)
-        directory_of(stopped).commits.rows = Faulty(directory_of(stopped).commits.rows, fate)
+        directory_of(stopped).commits.rows = Faulty(directory_of(stopped).commits.rows, fate)  # type: ignore[assignment] # a double
         with pytest.raises((OSError, Crash, lancekeep.LancekeepError)):
             stopped.write("t", ROWS, "append")
     expected = len(numbers(lance.dataset(plan.uri, storage_options=options)))
@@ -326,7 +326,7 @@ def test_cleanup_after_a_crash_at_any_call_is_completed(tmp_path: Path) -> None:
         dying = connect(made)
         fate = dying_at(nth)
         directory_of(dying).commits.objects = Faulty(directory_of(dying).commits.objects, fate)
-        directory_of(dying).commits.rows = Faulty(directory_of(dying).commits.rows, fate)
+        directory_of(dying).commits.rows = Faulty(directory_of(dying).commits.rows, fate)  # type: ignore[assignment] # a double
         finished = False
         try:
             dying.upkeep.cleanup(NOW)

@@ -103,8 +103,8 @@ def site(
         catalog.create_namespace("b")
         catalog.write("b.t", ROW)
         commits: Any = directory_of(catalog).commits
-        commits.rows._rows = Faulty(commits.rows._rows)
-        yield Site(namespace, seen, commits.rows._rows)
+        commits.rows.stored._rows = Faulty(commits.rows.stored._rows)
+        yield Site(namespace, seen, commits.rows.stored._rows)
         catalog.close()
 
 

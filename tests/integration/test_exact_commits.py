@@ -66,7 +66,8 @@ def test_exact_commit_is_not_repeated_after_lost_race(tmp_path: Path) -> None:
                 other.write("t", pa.table({"a": [3]}, SCHEMA), "append")
 
     with lancekeep.connect(str(tmp_path / "lake"), commit_store=store) as catalog:
-        directory_of(catalog).ledger.commits.rows = rows = Faulty(directory_of(catalog).ledger.commits.rows, overtaken)
+        commits = directory_of(catalog).ledger.commits
+        commits.rows = rows = Faulty(commits.rows, overtaken)  # type: ignore[assignment] # a double
         plan = catalog.begin_write("t", SCHEMA, "append")
         with pytest.raises(lancekeep.ConcurrentModification, match="t: another writer has committed version 2"):
             catalog.commit_fragments(plan, written(catalog, plan), exactly=True)

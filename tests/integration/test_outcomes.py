@@ -58,7 +58,7 @@ def test_conflict_whose_winner_was_cleaned_up_is_a_conflict(
             lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
 
     commits = directory_of(catalog).commits
-    commits.rows = rows = Faulty(commits.rows, overtaken)
+    commits.rows = rows = Faulty(commits.rows, overtaken)  # type: ignore[assignment] # a double
     before = lance.dataset(uri).count_rows()
     with pytest.raises(lancekeep.ConcurrentModification, match=r"t: .*nothing (of this call )?was committed"):
         change(catalog)

@@ -412,6 +412,10 @@ def test_page(home: Path) -> None:
     assert Reader().read(page("page.md")) == 2
 
 
+def test_commit_stores(home: Path) -> None:
+    assert Reader({"/var/lib/lake": str(home)}).read(page("commit-stores.md")) == 1
+
+
 def test_undrop(home: Path) -> None:
     assert Reader().read(page("undrop.md")) == 10
 

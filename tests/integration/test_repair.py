@@ -403,7 +403,7 @@ def test_repair_after_a_crash_at_any_call_is_completed(
         faults_of(lake)
         commits = directory_of(lake.reconnected()).commits
         alive = _until(nth)
-        commits.objects, commits.rows = Faulty(commits.objects, alive), Faulty(commits.rows, alive)
+        commits.objects, commits.rows = Faulty(commits.objects, alive), Faulty(commits.rows, alive)  # type: ignore[assignment] # a double
         broken = lake.reconnected()
         directory_of(broken).ledger.commits = commits
         try:

@@ -9,7 +9,7 @@ import pytest
 from lancekeep.adapters.commit_stores.conditional_put import ConditionalPutCommitStore
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.commits.checked_rows import CheckedRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.commits.naming_schemes import NamingSchemes
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import Damaged
@@ -44,7 +44,7 @@ class Listed(MemoryObjectStore):
 
 
 def schemes(objects: MemoryObjectStore, rows: ExternalCommitStore) -> NamingSchemes:
-    return NamingSchemes(objects, CheckedRows(rows, objects.root_uri), Retry(1.0))
+    return NamingSchemes(objects, ManagedRows(rows, None, objects.root_uri), Retry(1.0))
 
 
 def derived(objects: MemoryObjectStore) -> NamingSchemes:

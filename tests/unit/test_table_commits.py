@@ -13,7 +13,7 @@ from unchecked import unchecked
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
-from lancekeep.application.commits.checked_rows import CheckedRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.application.upkeep.commit_store_move import move_history
@@ -632,7 +632,7 @@ def test_commits_go_to_the_store_of_the_move_and_both_stores_are_closed(world: W
     world.fill(2)
     commits = world.commits(rows=(old := Faulty(world.rows)))
     new = Faulty(MemoryCommitStore(f"world-{next(NAMES)}"))
-    move_history(commits, world.root, CheckedRows(new, world.objects.root_uri))
+    move_history(commits, world.root, ManagedRows(new, None, world.objects.root_uri))
     commits.move_to(new)
     old.calls.clear()
     assert isinstance(world.commit(3, commits), Committed)

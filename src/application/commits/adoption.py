@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import count, pairwise, takewhile
 
-from lancekeep.application.commits.checked_rows import HistoryRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
@@ -29,7 +29,7 @@ Gap = tuple[int, int]
 class Adoption:
     """Finds versions without rows and records their rows; every method is idempotent."""
 
-    def __init__(self, objects: ObjectStore, rows: HistoryRows) -> None:
+    def __init__(self, objects: ObjectStore, rows: ManagedRows) -> None:
         self._objects = objects
         self._rows = rows
         self._empty: set[tuple[str, Gap]] = set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.version_row import (
@@ -21,16 +20,6 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 
 _LARGEST = 2**63 - 1
 """The largest number that every commit store can compare; no history has so many versions."""
-
-
-class HistoryRows(ExternalCommitStore, Protocol):
-    """Checked rows of histories, with access to the rows that fail the check."""
-
-    def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
-        """Return the sound rows of a history, and the foreign rows."""
-
-    def move_to(self, rows: ExternalCommitStore) -> None:
-        """Return rows of another commit store from now on."""
 
 
 class CheckedRows:
@@ -51,10 +40,12 @@ class CheckedRows:
         return repr(self._rows)
 
     def move_to(self, rows: ExternalCommitStore) -> None:
+        """Return rows of another commit store from now on."""
         self._left.append(self._rows)  # commits in progress may still use it
         self.url, self.guarantees, self._rows = rows.url, rows.guarantees, rows
 
     def sort_out(self, base_uri: str) -> tuple[list[VersionRow], list[VersionRow]]:
+        """Return the sound rows of a history, and the foreign rows."""
         rows = self._rows.list(base_uri, after=None, limit=None, descending=False)
         foreign = [row for row in rows if self._fault(row)]
         return [row for row in rows if row not in foreign], foreign

@@ -99,7 +99,7 @@ class CommitRows:
 
 def commit_rows(commits: ProtocolRunner, root: DatasetRoot, before: int | None, limit: int) -> CommitRows:
     """Return a page of rows; `Catalog.commit_rows` documents the arguments."""
-    store = commits.rows
+    store = commits.rows.of(root.base_uri)
     found = commits.retry.call(lambda: store.list(root.base_uri, after=before, limit=limit + 1, descending=True))
     shown = found[:limit]
     staged: tuple[StagedCommit, ...] = ()

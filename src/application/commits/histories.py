@@ -35,8 +35,10 @@ class Histories(ProtocolRunner):
     and adopt versions that have no rows; they write nothing else.
     """
 
-    def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry) -> None:
-        super().__init__(objects, rows, retry)
+    def __init__(
+        self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry, direct: ExternalCommitStore | None = None
+    ) -> None:
+        super().__init__(objects, rows, retry, direct)
         self._newest: dict[str, VersionRow] = {}
 
     def latest(self, root: DatasetRoot) -> VersionRow | None:

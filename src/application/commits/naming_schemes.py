@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import takewhile
 
-from lancekeep.application.commits.checked_rows import HistoryRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.commits.protocol_runner import REMEMBERED
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import Damaged
@@ -36,7 +36,7 @@ class NamingSchemes:
         retry: Repeats requests that fail.
     """
 
-    def __init__(self, objects: ObjectStore, rows: HistoryRows, retry: Retry) -> None:
+    def __init__(self, objects: ObjectStore, rows: ManagedRows, retry: Retry) -> None:
         self._objects = objects
         self._rows = rows
         self._retry = retry
@@ -79,7 +79,7 @@ class NamingSchemes:
 
     def _refuse(self, root: DatasetRoot) -> None:
         names = [info.key.removeprefix(root.versions_key) for info in self._objects.list(root.versions_key)]
-        if self._rows.guarantees.derived:
+        if self._rows.of(root.base_uri).guarantees.derived:
             final_versions(names, root.base_uri)
         else:
             self._require_row(root, final_names(names, root.base_uri))

@@ -13,7 +13,7 @@ from hashlib import sha256
 import attrs
 
 from lancekeep.application.commits.adoption import Adoption
-from lancekeep.application.commits.checked_rows import CheckedRows, HistoryRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     ABSENT,
@@ -52,11 +52,14 @@ class ProtocolRunner:
     """Drives the commit protocol over an object store and a commit store.
 
     Every method retries transient faults of either store within ``retry``'s patience. Threads may share an instance.
+    ``direct`` is the storage's own condition, which manages the tables that the commit store ``rows`` does not manage.
     """
 
-    def __init__(self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry) -> None:
+    def __init__(
+        self, objects: ObjectStore, rows: ExternalCommitStore, retry: Retry, direct: ExternalCommitStore | None = None
+    ) -> None:
         self.objects = objects
-        self.rows: HistoryRows = CheckedRows(rows, objects.root_uri)
+        self.rows = ManagedRows(rows, direct, objects.root_uri)
         self.retry = retry
         self._adoption = Adoption(objects, self.rows)
         self._final: dict[tuple[str, int], VersionRow] = {}

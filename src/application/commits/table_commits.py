@@ -83,8 +83,9 @@ class TableCommits(Histories):
         rows: ExternalCommitStore,
         committer: str,
         retry: Retry,
+        direct: ExternalCommitStore | None = None,
     ) -> None:
-        super().__init__(objects, rows, retry)
+        super().__init__(objects, rows, retry, direct)
         self.committer = committer
         """The name by which histories and records call this process."""
         self.lineage = Lineage(objects, retry, self.get)
@@ -504,6 +505,7 @@ class TableCommits(Histories):
         """Delete the rows of an earlier table at ``root``, not of the current table."""
 
         def act() -> None:
+            self.rows.reclaim(root.base_uri)
             rows, foreign = self.rows.sort_out(root.base_uri)
             if foreign:
                 self.rows.delete(root.base_uri, [row.version for row in foreign])
@@ -537,6 +539,58 @@ class TableCommits(Histories):
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return
+
+    # -- leaving a table to the storage -------------------------------------------------------------------------
+
+    def is_managed_otherwise(self, root: DatasetRoot, *, storage: bool) -> bool:
+        """Return whether a history of a dataset has another manager.
+
+        Another than the storage, or without ``storage`` another than the commit store.
+        """
+        rows = self.rows
+        if rows.storage is None:
+            return False
+        return any(
+            self.retry.call(partial(rows.is_released, each.base_uri)) is not storage for each in self.histories(root)
+        )
+
+    def release(self, root: DatasetRoot) -> None:
+        """Leave the versions of a dataset to the storage from now on. Idempotent.
+
+        The dataset is first, because a new branch follows its table. A commit whose version was reserved before is
+        rolled forward.
+        """
+        if self.rows.storage is None:
+            return  # the commit store is the condition of the storage
+        released: set[str] = set()
+        while left := [each for each in self.histories(root) if each.base_uri not in released]:
+            for history in left:  # a branch may appear while others are released
+                self._release(history)
+                released.add(history.base_uri)
+        self.forget()
+
+    def _release(self, root: DatasetRoot) -> None:
+        self.latest(root)
+        # The storage searches from the hint up to a gap, which deletions may have left.
+        self.retry.call(partial(self.objects.delete, root.hint_key))
+        self.retry.call(partial(self.rows.release, root.base_uri))
+        stored = self.rows.stored
+        rows = self.retry.call(partial(stored.list, root.base_uri, after=None, limit=None, descending=False))
+        for row in rows:
+            if not row.is_final and row.moved_to is None:
+                self.finalize(row)
+        self.retry.call(partial(self.rows.forget_rows, root.base_uri))
+
+    def reclaim(self, root: DatasetRoot) -> None:
+        """Let the commit store manage the versions of a dataset from now on. Idempotent.
+
+        The dataset is last: its branches without rows follow it. The commit store adopts every final manifest.
+        """
+        for history in reversed(self.histories(root)):
+            self.retry.call(partial(self.rows.reclaim, history.base_uri))
+        self.forget()
+        for history in self.histories(root):
+            self.latest(history)
 
 
 def confirmed(committed: Success, confirm: Callable[[], object], token: Callable[[], CommitToken]) -> Success | Unknown:

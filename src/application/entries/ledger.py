@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, SetProperties
 from lancekeep.domain.dropped import records
-from lancekeep.domain.errors import CommitStoreMismatch, Damaged, LancekeepError, Refused
+from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
+from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.domain.table import Table
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
@@ -186,6 +188,25 @@ class Ledger:
     def own_store(self) -> str | None:
         """The URL of this object's commit store; None for storage-managed tables."""
         return self.commits.rows.url if self.managed else None
+
+    def manages(self, table: Table) -> bool:
+        """Return whether the commit store manages the versions of a table."""
+        return self.managed and not by_storage(table.properties)
+
+    def require_manager(self, properties: Mapping[str, str | None]) -> None:
+        """Check that the manager that properties name can manage tables of this catalog.
+
+        Raises:
+            InvalidInput: The catalog has no commit store.
+            Unsupported: The storage has no create-only write.
+        """
+        if properties.get(MANAGED) == IMPLEMENTATION and not self.managed:
+            raise InvalidInput(
+                f"{MANAGED!r} is {IMPLEMENTATION!r}, and {self._root_uri} has no commit store. Move the versions to "
+                "one with change_commit_store first; nothing was changed"
+            )
+        if properties.get(MANAGED) == STORAGE:
+            self.commits.rows.require_storage()
 
     def record_store(self) -> None:
         """Record the commit store in a catalog that has none recorded."""

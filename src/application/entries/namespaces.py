@@ -58,6 +58,7 @@ class Namespaces:
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Namespace:
         changes = property_changes(values, remove)
         refuse_table_properties(changes, is_root=not object_id.names)
+        self._ledger.require_manager(changes)
 
         def decide(view: CatalogView) -> tuple[list[Change], Namespace]:
             before = find_namespace(view, object_id)

@@ -32,6 +32,7 @@ from lancekeep.domain.errors import (
     TableNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.managed import MANAGED, by_storage, require_default, with_default
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.namespace import find_namespace
 from lancekeep.domain.notebook import Shown
@@ -56,7 +57,10 @@ DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModificati
 
 @attrs.frozen
 class Description(Shown):
-    """A table with its URI and its latest version, None if it is only declared."""
+    """A table with its URI and its latest version, None if it is only declared.
+
+    A commit store manages its versions, or the storage alone if ``managed`` is False.
+    """
 
     id: ObjectId
     uri: str
@@ -123,7 +127,7 @@ class Tables:
         table = self.find(object_id)
         latest = self._ledger.commits.latest(self._places.dataset_root(table))
         version = None if latest is None else latest.version
-        return Description(table.id, self._places.uri(table), version, table.properties, self._ledger.managed)
+        return Description(table.id, self._places.uri(table), version, table.properties, self._ledger.manages(table))
 
     def page(
         self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
@@ -197,12 +201,16 @@ class Tables:
         if any(each.id.is_root for each in declarations):
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
         given = [None if each.location is None else self._places.relative(each.location) for each in declarations]
-        entered = [checked_properties(each.properties) for each in declarations]
+        stated = [self.checked(each.properties) for each in declarations]
 
         def placed(view: CatalogView) -> list[Table]:
             return [
-                Table(each.id, location or self._free_location(each.id, view), properties)
-                for each, location, properties in zip(declarations, given, entered, strict=True)
+                Table(
+                    each.id,
+                    location or self._free_location(each.id, view),
+                    with_default(properties, view.properties),
+                )
+                for each, location, properties in zip(declarations, given, stated, strict=True)
             ]
 
         def accept(view: CatalogView) -> None:
@@ -217,7 +225,7 @@ class Tables:
         _require_apart([table.location for table in tables])
         for object_id in removed:
             self._removal.record_listed(object_id)
-        return self._enter_reserved(tables, given, removed, [each.marker for each in declarations])
+        return self._enter_reserved(tables, given, removed, [each.marker for each in declarations], stated)
 
     def _enter_reserved(
         self,
@@ -225,6 +233,7 @@ class Tables:
         given: Sequence[str | None],
         removed: Sequence[ObjectId],
         markers: Sequence[bytes],
+        stated: Sequence[Mapping[str, str]],
     ) -> tuple[list[Table], list[Table]]:
         """Reserve the directories of tables, then enter these tables and remove others."""
         for table, location in zip(tables, given, strict=True):
@@ -246,6 +255,8 @@ class Tables:
                         f"{gone.location!r} was a table for V1 readers as soon as it was reserved for {gone.id}, and "
                         "another writer has dropped or renamed it since; nothing was declared"
                     )
+                for table, properties in zip(declared, stated, strict=True):
+                    require_default(view, table, properties)
                 changes = [change for table in declared for change in add_table(view, table, reserved=certain)]
                 changes += [change for object_id in removed for change in remove_table(view, object_id, "deregister")]
                 return changes, [find_table(view, object_id) for object_id in removed]
@@ -262,6 +273,8 @@ class Tables:
         """Remove the reservation of a directory whose table was not entered."""
         owner = self._ledger.view().owner_of(table.location) if self._is_listed(table) else None
         if owner is None or owner.listed:  # else another writer has dropped the table, and declared its own there
+            if by_storage(table.properties):
+                self._ledger.commits.reclaim(self._places.dataset_root(table))
             self._places.objects.delete(self._places.reserved_marker(table))
             self._places.objects.prune(self._places.key(table))
 
@@ -299,15 +312,20 @@ class Tables:
             objects.put(marker, content)
         elif not objects.put_if_absent(marker, content):
             raise TableAlreadyExists(f"{table.id}: another writer has just taken the directory {table.location!r}")
-        if self._ledger.managed and not hashed:
-            self._ledger.commits.forget_predecessor(self._places.dataset_root(table))
+        if self._ledger.managed:
+            root = self._places.dataset_root(table)
+            if not hashed:
+                self._ledger.commits.forget_predecessor(root)
+            if by_storage(table.properties):
+                self._ledger.commits.release(root)
         return table
 
     @once(Table)
     def register(
         self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
     ) -> Table:
-        table = Table(object_id, self._places.relative(location), checked_properties(properties))
+        stated = with_default(self.checked(properties), self._ledger.view().properties)
+        table = Table(object_id, self._places.relative(location), stated)
         root = self._places.chosen_root(table)
         source = self._places.moves_from(table)
         if source is not None and is_at(self._ledger.view(), source):
@@ -341,6 +359,7 @@ class Tables:
             return add_table(view, table, replace=overwrite), table
 
         self._ledger.apply(decide, effect=lambda registered: registered)
+        self.follow_entry(object_id)
         if source is not None:
             self._places.objects.delete(self._places.moving_marker(table))  # a completed rename left it
         return table
@@ -372,18 +391,71 @@ class Tables:
     @once(Table)
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
         changes = property_changes(values, remove)
+        self._ledger.require_manager(changes)
+        released: Table | None = None
 
         def decide(view: CatalogView) -> tuple[list[Change], Table]:
             before = find_table(view, object_id)
+            if released is not None and before.location != released.location:
+                raise ConcurrentModification(f"{object_id} was dropped or moved since; nothing was changed")
             after = attrs.evolve(before, properties=SetProperties(changes).merged_into(before.properties))
             return alter_table(view, object_id, changes), after
 
         self._removal.record_listed(object_id)
-        return self._ledger.apply(decide, effect=lambda altered: altered)
+        if MANAGED not in changes:
+            return self._ledger.apply(decide, effect=lambda altered: altered)
+        if by_storage({MANAGED: changes[MANAGED] or ""}):
+            self._ledger.refuse_early(decide)
+            released = self.find(object_id)
+            self._let_manage(released, storage=True)
+        try:
+            altered = self._ledger.apply(decide, effect=lambda altered: altered)
+        except DEFINITE:
+            if released is not None:
+                self.follow_entry(object_id)
+            raise
+        self.follow_entry(object_id)
+        return altered
+
+    def follow_entry(self, object_id: ObjectId) -> None:
+        """Let the manager that a table's entry names manage its versions. Idempotent.
+
+        Another writer may change the entry, or drop the table, at the same time.
+        """
+        followed: tuple[str, bool] | None = None
+        with suppress(TableNotFound):
+            while True:
+                table = self.find(object_id)
+                wanted = table.location, by_storage(table.properties)
+                if wanted == followed:
+                    return
+                self._let_manage(table, storage=wanted[1])
+                followed = wanted
+
+    def _let_manage(self, table: Table, *, storage: bool) -> None:
+        commits, root = self._ledger.commits, self._places.dataset_root(table)
+        if self._ledger.managed and commits.is_managed_otherwise(root, storage=storage):
+            commits.release(root) if storage else commits.reclaim(root)
+
+    def checked(self, properties: Mapping[str, str] | None) -> dict[str, str]:
+        """Check the properties of a new table, and return a copy.
+
+        Raises:
+            InvalidInput: As `checked_properties`, or the catalog has no commit store that could manage the table.
+            Unsupported: The storage cannot manage the table.
+        """
+        checked = checked_properties(properties)
+        self._ledger.require_manager(checked)
+        return checked
 
     def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
-        """Replace all properties of a table, except the catalog's own."""
+        """Replace all properties of a table, except the catalog's own.
+
+        The manager of its versions stays, unless ``properties`` name another.
+        """
         present = self.find(object_id).properties
+        kept = {name: value for name, value in present.items() if name == MANAGED}
+        properties = {**kept, **properties}
         users = {name: value for name, value in present.items() if not is_own(name)}
         if users != properties:
             with performing(None):  # the rows are the effect of a request

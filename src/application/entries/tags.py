@@ -113,7 +113,8 @@ class Tags:
         _check(name)
         if not self._files.exists(root, name):
             raise _missing(object_id, name)
-        if self._ledger.commits.rows.guarantees.derived:  # removes a hint that is stale because of the tag
+        # Without rows of their own, versions are found by a hint, which may be stale because of the tag.
+        if self._ledger.commits.rows.of(root.base_uri).guarantees.derived:
             self._ledger.commits.latest(root)
         self._files.delete(root, name)
 

@@ -24,10 +24,12 @@ from lancekeep.domain.errors import (
     Retryable,
     TableAlreadyExists,
     TableNotFound,
+    Unsupported,
     VersionNotFound,
 )
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE
 from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
@@ -44,11 +46,13 @@ class _Write:
 
     Attributes:
         own: Whether this transaction began the plan.
+        managed: Whether the commit store manages the versions of the table.
     """
 
     plan: WritePlan
     fragments: list[Any]
     own: bool
+    managed: bool
 
 
 class Transaction:
@@ -98,12 +102,13 @@ class Transaction:
             return
         plan = self._writes.begin(object_id, reader.schema, mode, properties)
         try:
+            managed = self._is_managed(object_id)
             fragments = self._engine.write_fragments(plan, reader)
         except BaseException:
             with suppress(LancekeepError):  # the first error is raised
                 self._writes.abandon(plan)
             raise
-        self._pending[object_id] = _Write(plan, list(fragments), own=True)
+        self._pending[object_id] = _Write(plan, list(fragments), own=True, managed=managed)
 
     def commit_fragments(self, plan: WritePlan, fragments: Sequence[Any]) -> None:
         """Add the fragments of a distributed write; the end of the block commits them.
@@ -116,7 +121,26 @@ class Transaction:
                 f"{plan.table}: the transaction has written to this table already; give all fragments of a table "
                 "together"
             )
-        self._pending[plan.table] = _Write(plan, list(fragments), own=False)
+        managed = self._is_managed(plan.table)
+        self._pending[plan.table] = _Write(plan, list(fragments), own=False, managed=managed)
+
+    def _is_managed(self, added: ObjectId) -> bool:
+        """Return whether the commit store manages the versions of a table that joins the transaction.
+
+        Raises:
+            Unsupported: The storage manages one of several tables.
+        """
+        managed = self._versions.manages(self._versions.find_table(added))
+        direct = (
+            added if not managed else next((table for table, write in self._pending.items() if not write.managed), None)
+        )
+        if direct is not None and self._pending:
+            raise Unsupported(
+                f"the storage manages the versions of {direct} ({MANAGED!r} is {STORAGE!r}), so no transaction over "
+                f"several tables can include it. Write {direct} alone, or set the property to {IMPLEMENTATION!r} "
+                "first. Nothing was committed."
+            )
+        return managed
 
     # -- the block ----------------------------------------------------------------------------------------------
 

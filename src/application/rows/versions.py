@@ -102,6 +102,10 @@ class Versions:
         """Whether a commit store manages the versions."""
         return self._ledger.managed
 
+    def manages(self, table: Table) -> bool:
+        """Return whether the commit store manages the versions of a table."""
+        return self._ledger.manages(table)
+
     @property
     def storage_options(self) -> Mapping[str, str]:
         """The options that the table engine needs to open a table."""

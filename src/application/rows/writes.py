@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
+
 from lancekeep.application.commits.keyed_requests import current_request, performing
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.entries.ledger import Ledger
@@ -45,6 +47,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.managed import by_storage, require_default, with_default
 from lancekeep.domain.properties import checked_properties
 from lancekeep.domain.row_rules import Rules, rules_of
 from lancekeep.domain.table import Table, add_table, find_table, v1_table
@@ -97,7 +100,8 @@ class Writes:
             self.require_no_new_rows(object_id)
         if write_mode is WriteMode.CREATE and self._ledger.manifest.location_of(object_id) is None:
             location = self._places.new_location(object_id)
-            return self._write_and_enter(Table(object_id, location, checked_properties(properties)), reader)
+            stated = self._tables.checked(properties)
+            return self._write_and_enter(Table(object_id, location, stated), reader)
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if write_mode is WriteMode.OVERWRITE:
             self._require_columns(object_id, reader.schema)
@@ -299,12 +303,18 @@ class Writes:
         would write its own first version there.
         """
 
+        stated = table.properties
+        table = attrs.evolve(table, properties=with_default(stated, self._ledger.recent().properties))
+
         def decide(view: CatalogView) -> tuple[list[Change], Table]:
+            require_default(view, table, stated)
             return add_table(view, table), table
 
         if self._ledger.effect_of_request() is not None:
             return Committed(1, "", 0)
         self._ledger.refuse_early(self._ledger.authorized(decide))
+        if self._ledger.managed and by_storage(table.properties):
+            self._ledger.commits.release(self._places.dataset_root(table))
         with performing(None):  # the entry is the effect of a request; without it, the version does not exist
             first = self._write_first(table, data)
         try:

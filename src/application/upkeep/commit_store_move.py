@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from lancekeep.application.commits.checked_rows import CheckedRows, HistoryRows
+from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
@@ -17,6 +17,7 @@ from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.managed import by_storage
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
@@ -33,19 +34,35 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     if view is None:
         return 0
     commits = ledger.commits
-    target = CheckedRows(rows, commits.objects.root_uri)
+    target = commits.rows.beside(rows)
     # An unreachable store must not block the catalog, so it is read before the move begins.
     rows.latest(places.probe_uri)
-    for root in map(places.dataset_root, _tables(view)):
-        for history in commits.histories(root):  # a row that cannot be moved is refused before the move begins
-            _require_room(commits, history, target)
+    for table in _tables(view):
+        if by_storage(table.properties):
+            continue
+        for history in commits.histories(places.dataset_root(table)):
+            _require_room(commits, history, target)  # a row that cannot be moved is refused before the move begins
     view = ledger.begin_move(rows.url)
-    roots = [places.dataset_root(table) for table in _tables(view)]
+    roots: list[DatasetRoot] = []
+    for table in _tables(view):
+        if by_storage(table.properties):
+            _release_at(commits, places.dataset_root(table), target)
+        else:
+            roots.append(places.dataset_root(table))
     if ledger.manifest.history is not None:
         roots.append(ledger.manifest.history)
     moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
     ledger.finish_move(rows)
     return moved
+
+
+def _release_at(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> None:
+    """Leave a table to the storage, also under the new commit store. Idempotent."""
+    source.release(root)
+    if target.storage is not None:
+        for history in source.histories(root):
+            target.release(history.base_uri)
+            target.forget_rows(history.base_uri)
 
 
 def _tables(view: CatalogView) -> Iterator[Table]:
@@ -54,7 +71,7 @@ def _tables(view: CatalogView) -> Iterator[Table]:
     yield from (dropped.table for dropped in dropped_tables(view, ObjectId()))
 
 
-def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> int:
+def move_history(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> int:
     """Fence a history in its store, and copy its rows to the target. Idempotent.
 
     Returns:
@@ -63,6 +80,8 @@ def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -
     Raises:
         Damaged: The target holds other versions; see `_require_room`.
     """
+    target.reclaim(root.base_uri)  # left by an earlier move in the other direction
+    source.rows.reclaim(root.base_uri)
     source.retry.call(lambda: source.fence(root, target.url))
     rows = [row for row in _all_rows(source.rows, root) if row.is_final]
     if target.guarantees.derived:  # the store searches from the hint up to a gap, which deletions may have left
@@ -81,7 +100,7 @@ def move_history(source: TableCommits, root: DatasetRoot, target: HistoryRows) -
     return len(rows)
 
 
-def _require_room(source: TableCommits, root: DatasetRoot, target: HistoryRows) -> None:
+def _require_room(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> None:
     """Check that the target's rows of a history belong to existing versions.
 
     Readers would report the version of any other row as the latest.
@@ -101,5 +120,5 @@ def _require_room(source: TableCommits, root: DatasetRoot, target: HistoryRows) 
             )
 
 
-def _all_rows(rows: HistoryRows, root: DatasetRoot) -> list[VersionRow]:
+def _all_rows(rows: ManagedRows, root: DatasetRoot) -> list[VersionRow]:
     return rows.list(root.base_uri, after=None, limit=None, descending=True)

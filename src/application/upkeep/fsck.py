@@ -70,6 +70,7 @@ class Kind(Enum):
     LEFTOVER = "leftover file"
 
     STUCK = "stuck commit"
+    MANAGER = "other manager"
     FOREIGN_ROW = "foreign row"
     LOST = "missing version"
     UNRECORDED = "unrecorded version"

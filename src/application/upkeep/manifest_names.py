@@ -78,7 +78,7 @@ class ManifestNamesMigration:
     def run(self, root: DatasetRoot, *, dry_run: bool) -> tuple[RenamedManifests, ...]:
         """Migrate a table and its branches; see `Upkeep.migrate_manifest_names`."""
         histories = [each for each in self.commits.histories(root) if self._versions(each, _V1) or self._stale(each)]
-        if histories and self.commits.rows.guarantees.derived:
+        if histories and self.commits.rows.of(root.base_uri).guarantees.derived:
             raise Unsupported(
                 f"{self.name}: no commit store decides its next version, so a writer of V1 names and a writer of V2 "
                 "names could commit the same version. Move the catalog to a commit store with change_commit_store "
@@ -198,7 +198,7 @@ class ManifestNamesMigration:
 
     def _stale(self, root: DatasetRoot) -> list[VersionRow]:
         """Return the rows of manifests that pylance's own migration has renamed."""
-        if self.commits.rows.guarantees.derived:
+        if self.commits.rows.of(root.base_uri).guarantees.derived:
             return []
         present = self._names(root)
         return [row for row in self._rows_of_v1(root) if row.path not in present]

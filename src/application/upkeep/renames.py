@@ -49,7 +49,7 @@ class Renames:
         self._removal.refuse_needed([table], _RENAME_IN_PLACE)
         self._mem_wal.refuse_writers(table, _MOVING)
         self._recorder.flush()  # the records move with the files
-        reserved = self._tables.reserve(Table(target, self._places.new_location(target), {}), True)
+        reserved = self._tables.reserve(Table(target, self._places.new_location(target), table.properties), True)
         places, objects = self._places, self._places.objects
         move = Relocation(self._ledger.commits, places.dataset_root(table), places.dataset_root(reserved))
         moving = places.moving_marker(reserved)

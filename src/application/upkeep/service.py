@@ -91,6 +91,7 @@ class Upkeep:
             rebuild=lambda table, names: own.engine.change(
                 table, lambda dataset: own.engine.structure.rebuild_indexes(dataset, names), None
             ),
+            follow_entry=own.tables.follow_entry,
             accept_loss=accept_loss,
         )
         if tables is not None:

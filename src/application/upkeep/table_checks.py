@@ -21,6 +21,7 @@ from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
 from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
 from lancekeep.domain.naming import (
     ManifestName,
@@ -48,6 +49,7 @@ class TableChecks:
         now: As in `Fsck`.
         restore: Makes an older version of a table the latest.
         rebuild: Builds indexes of a table again.
+        follow_entry: Lets the manager that a table's entry names manage its versions.
         accept_loss: Whether repair may give up a committed version that cannot be read.
     """
 
@@ -59,6 +61,7 @@ class TableChecks:
     now: Callable[[], datetime]
     restore: Callable[[ObjectId, int], object]
     rebuild: Callable[[ObjectId, Sequence[str]], object]
+    follow_entry: Callable[[ObjectId], object]
     accept_loss: bool = False
 
     def run(
@@ -88,9 +91,24 @@ class TableChecks:
     ) -> Iterator[Finding]:
         """Check a table. Damage that no check expects is a finding, and ends only the check of this table."""
         try:
+            yield from self._of_manager(table, place(table), repair=repair)
             yield from self._of_table(table.id, place(table), tell, repair=repair)
         except (Damaged, InvalidInput, Unsupported) as error:
             yield Finding(Kind.UNCHECKED, str(table.id), f"the check of the table ended: {error}")
+
+    def _of_manager(self, table: Table, root: DatasetRoot, *, repair: bool) -> Iterator[Finding]:
+        """Yield the finding on a table whose manager is not the manager that its entry names."""
+        storage = by_storage(table.properties)
+        if not self.managed or not self.commits.is_managed_otherwise(root, storage=storage):
+            return
+        if repair:
+            self.follow_entry(table.id)
+        managers = (STORAGE, IMPLEMENTATION) if storage else (IMPLEMENTATION, STORAGE)
+        meaning = (
+            f"{MANAGED!r} is {managers[0]!r}, and for {self.commits.rows.url} it is {managers[1]!r}: a change of the "
+            "property was stopped, or the commit store lost a row. No version is lost"
+        )
+        yield Finding(Kind.MANAGER, str(table.id), meaning, "follow the property", repaired=repair)
 
     def _of_table(
         self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
@@ -153,7 +171,7 @@ class TableChecks:
 
     def _history(self, title: str, root: DatasetRoot) -> History:
         infos = {info.key[len(root.versions_key) :]: info for info in self._objects.list(root.versions_key)}
-        if self.commits.rows.guarantees.derived:
+        if self.commits.rows.of(root.base_uri).guarantees.derived:
             final_versions(infos, root.base_uri)
         finals = final_names(infos, root.base_uri)
         unfinished = [infos.pop(name) for name in list(infos) if Place("", VERSIONS, name).is_unfinished]
@@ -219,7 +237,7 @@ class TableChecks:
         yield from self._leftovers(history)
         yield from gaps(branch, history, held)
         if history.finals:
-            if self.commits.rows.guarantees.derived:
+            if self.commits.rows.of(history.root.base_uri).guarantees.derived:
                 yield from self._of_hint(history)
             yield from self._contents.of_head(history)
 

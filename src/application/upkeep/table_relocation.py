@@ -244,7 +244,10 @@ class TableRelocation:
         elif before is None:
             objects.put(marker, content)
         if self._ledger.managed:
-            self._ledger.commits.forget_predecessor(self._places.dataset_root(target))
+            commits, root = self._ledger.commits, self._places.dataset_root(target)
+            commits.forget_predecessor(root)
+            if commits.rows.is_released(self._places.dataset_root(table).base_uri):
+                commits.release(root)
 
     def _copy_files(self, source: DatasetRoot, target: DatasetRoot) -> None:
         """Copy every file except versions and references that the target does not have with the same size."""

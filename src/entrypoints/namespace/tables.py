@@ -129,7 +129,7 @@ class TableOperations(Operations):
             location=self._parts.places.uri(table),
             storage_options=self._storage_options(request.vend_credentials),
             properties=dict(table.properties),
-            managed_versioning=self._parts.ledger.managed or None,
+            managed_versioning=self._parts.ledger.manages(table) or None,
         )
         if request.with_table_uri:
             response.table_uri = self._parts.places.uri(table)
@@ -197,7 +197,7 @@ class TableOperations(Operations):
             location=self._parts.places.uri(table),
             storage_options=self._storage_options(request.vend_credentials),
             properties=dict(table.properties),
-            managed_versioning=self._parts.ledger.managed or None,
+            managed_versioning=self._parts.ledger.manages(table) or None,
         )
 
     def _deregistered(self, table: Table) -> api.DeregisterTableResponse:
