@@ -290,7 +290,7 @@ def test_on_s3_reading_the_latest_version_costs_one_more_request(
         storage_options=s3_options(moto_endpoint),
     )
     catalog.write("t", data(1))
-    objects, store = asked
+    objects, store, direct = asked
     for _ in range(2):
         objects.calls.clear()
         store.calls.clear()
@@ -298,6 +298,7 @@ def test_on_s3_reading_the_latest_version_costs_one_more_request(
         # The staged manifest of the write may still be removed in the background.
         assert [call for call in objects.calls if call not in ("passes_link", "delete")] == requests
         assert store.calls == rows
+    assert direct.calls == []
     catalog.close()
 
 
