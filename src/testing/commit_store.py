@@ -355,7 +355,7 @@ class CommitStoreContract:
         assert writer.store.latest(base_uri) == fence
 
     def test_release_ends_claims_until_it_is_deleted(self, writer: Writer, base_uri: str) -> None:
-        """A recorded fence above every version leaves the history to the storage, with or without other rows."""
+        """With and without other rows."""
         if writer.site.derived:
             return
         release = VersionRow.release(base_uri)
