@@ -39,6 +39,9 @@ ROWS: dict[str, list[tuple[str, str]]] = {
         ("lancekeep ls", "`lancekeep ls` of 11 tables, with the interpreter"),
         ("lancekeep head, many rows", "`lancekeep head` of 10,000,000 rows, with the interpreter"),
         ("lancekeep ls, many tables", "`lancekeep ls` of 1,000,000 tables, with the interpreter"),
+        ("page, first", "the first page of 1,000,000 tables in a browser"),
+        ("search, first", "the first search among them, by the names that are read in a moment"),
+        ("search, later", "a search among them"),
     ],
 }
 """The figures of each benchmark that the page shows, and what the page calls them."""

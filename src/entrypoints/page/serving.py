@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from lancekeep.application.catalog import Catalog
+from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.domain.errors import LancekeepError
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.page.app import Page
 from lancekeep.entrypoints.page.sessions import OPEN, KeySessions, LocalSession
 from lancekeep.entrypoints.rest.observation import Observation, Telemetry
@@ -65,6 +68,8 @@ def serve_locally(catalog: Catalog, port: int, announce: Callable[[str], None]) 
         timeout_graceful_shutdown=1,
         http=limited_headers(settings.header_seconds),
     )
+    with suppress(LancekeepError):  # The first page of a large catalog orders its names; do it before the visit.
+        services_of(catalog).tables.page(ObjectId(), None, 1, include_declared=True)
     announce(f"{url_of(listener)}{OPEN}?token={session.token}")
     uvicorn.Server(config).run(sockets=[listener])
 
