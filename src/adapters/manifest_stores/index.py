@@ -95,7 +95,7 @@ class Rows:
     def entries(self, positions: Sequence[int]) -> Iterator[ManifestEntry]:
         """Yield the entries at positions, which for many is faster than one by one."""
         own, others = self._columns
-        if others:
+        if others or len(self) < SMALL:
             yield from map(self.entry, positions)
             return
         chosen = positions_array(positions)
