@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from lancekeep.entrypoints.index_verification import IndexCounts, VerifiedIndex
     from lancekeep.entrypoints.lost_rows import LostRows, drop_fragments, lost_rows
     from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
+    from lancekeep.entrypoints.namespace.hive import HiveNamespace
     from lancekeep.entrypoints.namespace.postgres import PostgresNamespace
     from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.entrypoints.verification import Problem, Verification, VerifiedTable, verify
@@ -135,6 +136,7 @@ __all__ = [
     "Finding",
     "FsckReport",
     "HistoryEntry",
+    "HiveNamespace",
     "Identity",
     "Index",
     "IndexAlreadyExists",
@@ -275,6 +277,7 @@ _HOMES = {
     "lancekeep.domain.partitions": "Partition",
     "lancekeep.domain.table": "Table",
     "lancekeep.entrypoints.namespace.directory": "DirectoryNamespace",
+    "lancekeep.entrypoints.namespace.hive": "HiveNamespace",
     "lancekeep.entrypoints.namespace.postgres": "PostgresNamespace",
     "lancekeep.entrypoints.namespace.rest": "RestNamespace",
     "lancekeep.entrypoints.hashing": "Recording digest",

@@ -32,7 +32,7 @@ from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
-from lancekeep.config import POSTGRES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url
+from lancekeep.config import HOMES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     InvalidInput,
@@ -99,8 +99,8 @@ def connect(
         root: A URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
         catalog: The name of a configured catalog, in place of ``root``.
         impl: The implementation of the namespace: ``dir`` for a directory, ``postgres`` for entries and version rows
-            in a PostgreSQL database, ``rest`` for a server. By default ``rest`` if the root begins with ``http://`` or
-            ``https://``.
+            in a PostgreSQL database, ``hive`` for entries in a Hive Metastore, ``rest`` for a server. By default
+            ``rest`` if the root begins with ``http://`` or ``https://``.
         mode: Where the catalog's entries are. ``compatible`` (the default): in the manifest table; V1 directories
             count as tables of the root, too, and new tables of the root get V1 names, ``{name}.lance``. ``v2``: in the
             manifest table alone. ``v1``: there is no manifest table, and every directory ``{name}.lance`` is a table,
@@ -111,8 +111,9 @@ def connect(
             tables are storage-managed: native writers commit by the storage's own atomic primitive. ``remembered``
             stands for the commit store that the catalog names; its credentials come from ``commit_store_options``,
             the environment and ``lancekeep.toml``.
-        manifest_store: The URL of the store that holds the catalog's entries (``postgresql://…?catalog=NAME``, or of
-            an installed adapter). Without one, the entries are in the root, as ``mode`` says.
+        manifest_store: The URL of the store that holds the catalog's entries (``postgresql://…?catalog=NAME``,
+            ``hive://HOST:9083``, or of an installed adapter). Without one, the entries are in the root, as ``mode``
+            says.
         storage_options: Options of the object store, in the spelling of the native engine.
         commit_store_options: Options of the commit store, such as credentials, which do not belong in a URL.
         manifest_store_options: The same for the manifest store.
@@ -120,8 +121,8 @@ def connect(
         inline_optimization: Update the indexes of the manifest table every 256 changes, as `Upkeep.optimize` does.
         unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
             lose its last commits. The catalog does not remember it.
-        uri: The URI of the server, for ``impl="rest"``; another name of ``root``. For ``impl="postgres"``, another
-            name of ``manifest_store``.
+        uri: The URI of the server, for ``impl="rest"``; another name of ``root``. For ``impl="postgres"`` and
+            ``impl="hive"``, another name of ``manifest_store``; a Metastore may be ``thrift://HOST:9083``, too.
         headers: Headers of every request to the server.
         api_key: The API key for the server.
         token: The bearer token for the server.
@@ -135,9 +136,9 @@ def connect(
             raise it, too, if the server turns out to ignore the condition.
         StoreUnavailable, AccessDenied: A store cannot be reached (within 10 s).
     """
-    if uri is not None and (impl or "").lower() == POSTGRES:
+    if uri is not None and (impl or "").lower() in HOMES:
         if manifest_store is not None:
-            raise InvalidInput("manifest_store and uri both name the database of the entries; give one of them")
+            raise InvalidInput("manifest_store and uri both name the place of the entries; give one of them")
         manifest_store, uri = uri, None
     if uri is not None and root is not None:
         raise InvalidInput("root and uri both name the catalog; give one of them")

@@ -58,10 +58,11 @@ _ALIASES = {
     "manifest_store_options.": MANIFEST_STORE,
 }
 _KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
-_PLANNED = ("hive",)
 _SERVERS = ("http://", "https://")
-POSTGRES = "postgres"
-IMPLEMENTATIONS = ("dir", POSTGRES, "rest")
+HIVE, POSTGRES = "hive", "postgres"
+HOMES = (HIVE, POSTGRES)
+"""The implementations whose entries are outside of the root; ``uri`` says where."""
+IMPLEMENTATIONS = ("dir", *HOMES, "rest")
 ARGUMENT = "argument"
 """The origin of a setting that the caller gave."""
 
@@ -185,6 +186,8 @@ class ConnectionConfig:
         impl = _implementation(settings)
         if impl == POSTGRES:
             settings = _in_one_database(settings)
+        elif impl == HIVE:
+            settings = _in_metastore(settings)
         return cls(
             root=text("root"),
             impl=impl,
@@ -291,12 +294,10 @@ def is_setting(name: str) -> bool:
 def _key(name: str, origin: str) -> str:
     """Return a setting's own name. Raises `InvalidInput` if there is no such setting."""
     implementation, dot, below = name.partition(".")
-    if dot and implementation in _PLANNED:
-        raise InvalidInput(f"{_label(name, origin)} belongs to impl {implementation!r}, which is not available yet")
-    key = below if dot and implementation in ("dir", POSTGRES) else name
+    key = below if dot and implementation in ("dir", *HOMES) else name
     if name in ("dir.path", "rest.uri"):
         return "root"
-    if name == f"{POSTGRES}.uri":
+    if dot and implementation in HOMES and below == "uri":
         return "manifest_store"
     if name == f"{POSTGRES}.catalog":  # of the database; the setting `catalog` is a section of the configuration file
         return f"{MANIFEST_STORE}catalog"
@@ -305,7 +306,7 @@ def _key(name: str, origin: str) -> str:
             key = own + key.removeprefix(alias)
     if key in _KNOWN or any(key.startswith(prefix) and key != prefix for prefix in _PREFIXES):
         return key
-    if dot and implementation == POSTGRES and below:
+    if dot and implementation in HOMES and below:
         return MANIFEST_STORE + below
     nearest = difflib.get_close_matches(key, [*_KNOWN, *_PREFIXES], n=1, cutoff=0.0)[0]
     if origin == _variable(name):
@@ -327,8 +328,6 @@ def _implementation(settings: _Settings) -> str:
     if "impl" not in settings:
         return "rest" if served else "dir"
     impl = str(settings["impl"].value).lower()
-    if impl in _PLANNED:
-        raise InvalidInput(f"impl {impl!r}{_found_in(settings['impl'])} is not available yet; use impl 'dir'")
     if impl not in IMPLEMENTATIONS:
         raise InvalidInput(f"unknown impl {impl!r}{_found_in(settings['impl'])}; choose {', '.join(IMPLEMENTATIONS)}")
     if served and impl != "rest":
@@ -356,6 +355,18 @@ def _in_one_database(settings: _Settings) -> _Settings:
     }
     commit_store = attrs.evolve(store, value=f"{url}?{kept}" if kept else url)
     return {**options, **settings, "commit_store": commit_store}
+
+
+def _in_metastore(settings: _Settings) -> _Settings:
+    """Complete the settings of a catalog in a Hive Metastore: ``thrift://`` is another name of ``hive://``."""
+    store = settings.get("manifest_store")
+    url = "" if store is None else re.sub("(^|,)thrift://", r"\1", store.value)
+    if store is not None and url != store.value:
+        store = attrs.evolve(store, value=f"hive://{url}")
+    if store is None or not store.value.startswith("hive://"):
+        found = "" if store is None else f"; found {public_url(store.value)}{_found_in(store)}"
+        raise InvalidInput(f"impl 'hive' needs the URL of a Metastore: uri='thrift://HOST:9083'{found}")
+    return {"root": _Setting(".", store.origin), **settings, "manifest_store": store}
 
 
 def _native_mode(native: _Settings) -> str:
@@ -423,7 +434,7 @@ def _property(name: str) -> str:
     prefix, separator, rest = name.partition("__")
     if not separator:
         return name
-    return f"{prefix}.{_property(rest) if prefix in (*IMPLEMENTATIONS, *_PLANNED) else rest}"
+    return f"{prefix}.{_property(rest) if prefix in IMPLEMENTATIONS else rest}"
 
 
 def server_settings(

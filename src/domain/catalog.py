@@ -7,6 +7,7 @@ decision.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -81,6 +82,8 @@ class ManifestStoreGuarantees:
             files. Otherwise a table is the directory ``{name}.lance``.
         lists_directories: Each directory ``{name}.lance`` in the root is a table, also without an entry (directory
             namespace V1, "V1: Directory Listing").
+        names: A regular expression for the names that the store can hold. None: any name of an identifier.
+        permanent: The ids of namespaces that always exist, also in an empty catalog, and cannot be dropped.
         home: What errors call the store, with an article.
         remedy: What to do for an operation that the store does not support, in errors. May be empty.
     """
@@ -90,6 +93,8 @@ class ManifestStoreGuarantees:
     properties: bool = True
     locations: bool = True
     lists_directories: bool = False
+    names: str | None = None
+    permanent: frozenset[str] = frozenset()
     home: str = "a catalog"
     remedy: str = ""
 
@@ -255,15 +260,27 @@ def require_namespace(view: CatalogView, object_id: ObjectId) -> None:
         raise NamespaceNotFound(f"the namespace {object_id} does not exist; create it first")
 
 
-def require_level(view: CatalogView, table_id: ObjectId) -> None:
-    """Check that the manifest store has tables at this level.
+def require_names(view: CatalogView, object_id: ObjectId) -> None:
+    """Check that the manifest store can hold the names of an object.
 
     Raises:
-        Unsupported: its tables have another number of names.
+        Unsupported: it has a rule for names, which one of them breaks.
+    """
+    names = view.guarantees.names
+    if names is not None and not all(re.fullmatch(names, name) for name in object_id.names):
+        raise view.guarantees.refusal(f"has only names of the form {names}; it cannot store {object_id}")
+
+
+def require_level(view: CatalogView, table_id: ObjectId) -> None:
+    """Check that the manifest store can have a table at this level, with these names.
+
+    Raises:
+        Unsupported: its tables have another number of names, or other names.
     """
     levels = view.guarantees.levels
     if levels is not None and len(table_id.names) != levels + 1:
         raise view.guarantees.refusal(f"names each table by {levels + 1} name(s); it cannot store {table_id}")
+    require_names(view, table_id)
 
 
 def require_free(view: CatalogView, object_id: ObjectId, wanted: str) -> None:

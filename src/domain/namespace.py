@@ -14,6 +14,7 @@ from lancekeep.domain.catalog import (
     Remove,
     SetProperties,
     require_free,
+    require_names,
     require_namespace,
 )
 from lancekeep.domain.errors import NamespaceNotEmpty, NamespaceNotFound, Refused
@@ -61,7 +62,7 @@ def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping
     Raises:
         NamespaceNotFound: the parent does not exist.
         NamespaceAlreadyExists: an object has the name.
-        Unsupported: the manifest store has no namespaces at this level.
+        Unsupported: the manifest store has no namespaces at this level, or not this name.
         Refused: the name belongs to the partitioned namespace.
     """
     levels = view.guarantees.levels
@@ -69,6 +70,7 @@ def create_namespace(view: CatalogView, object_id: ObjectId, properties: Mapping
         raise view.guarantees.refusal(f"has only the root namespace, and cannot store {object_id}")
     if levels is not None and len(object_id.names) > levels:
         raise view.guarantees.refusal(f"has {levels} level(s) of namespaces, and cannot store {object_id}")
+    require_names(view, object_id)
     require_namespace(view, object_id.parent)
     require_free(view, object_id, NAMESPACE)
     require_enterable(view, object_id)
@@ -92,6 +94,8 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
             "the root namespace cannot be dropped; it exists as long as its directory does. Drop its contents instead"
         )
     find_namespace(view, object_id)
+    if object_id.key in view.guarantees.permanent:
+        raise view.guarantees.refusal(f"always has the namespace {object_id}; it cannot be dropped")
     require_unprotected(view, object_id, "drop")
     require_no_spec(view, object_id)
     below = list(view.descendants(object_id) if cascade else islice(view.descendants(object_id), 1))

@@ -383,7 +383,8 @@ def test_page_connects(hive_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     address, names = hive_url.removeprefix("hive://"), dict[str, Any]()
     places = {"metastore1:9083,metastore2:9083": f"{closed_port()},{address}", "s3://bucket/lake": "lake"}
-    assert Reader(places, names).read(ROOT / "docs" / "hive.md") == 1
+    places |= {"metastore:9083": address, "s3://bucket/hive-lake": "hive-lake"}
+    assert Reader(places, names).read(ROOT / "docs" / "hive.md") == 2
     with names["catalog"] as catalog:
         catalog.write("t", pa.table({"a": [1]}))
         assert catalog.open("t").count_rows() == 1

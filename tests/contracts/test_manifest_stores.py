@@ -18,6 +18,7 @@ from memory_manifests import MemoryManifestStore
 
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
+from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.adapters.object_stores import open_object_store
@@ -101,6 +102,22 @@ class TestPostgres(ManifestStoreContract):
 def opened_postgres(url: str) -> Iterator[ManifestStore]:
     location = StoreUrl.parse(url, {}, MANIFEST_STORES)
     with closing(PostgresManifestStore.open(location, MemoryObjectStore(), "lake")) as store:
+        yield store
+
+
+class TestHive(ManifestStoreContract):
+    @pytest.fixture
+    def store(self, hive_url: str) -> Iterator[ManifestStore]:
+        yield from opened_hive(hive_url)
+
+    @pytest.fixture
+    def other(self, hive_url: str) -> Iterator[ManifestStore]:
+        yield from opened_hive(hive_url)
+
+
+def opened_hive(url: str) -> Iterator[ManifestStore]:
+    location = StoreUrl.parse(url, {}, MANIFEST_STORES)
+    with closing(HiveManifestStore.open(location, LocalObjectStore(), "lake")) as store:  # nothing is written there
         yield store
 
 

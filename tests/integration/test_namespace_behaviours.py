@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import runpy
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import attrs
 import lance_namespace as api
 import pytest
+from hive_places import contents, empty
 
 import lancekeep
 from lancekeep.testing.behaviours import BEHAVIOURS, Behaviour, Capability, Contents, Open, Outcome, run_all
@@ -28,6 +31,40 @@ ABSENT_IN_V1 = {
     Capability.RENAME,
     Capability.TRANSACTIONS,
 }
+_OF_NAMESPACES = {
+    *("doors/namespaces", "races/create-namespace", "races/drop-and-declare"),
+    *(f"namespaces/{name}" for name in ("create-overwrite", "create-taken", "drop", "mode-spelling")),
+    *("namespaces/properties", "namespaces/properties-none"),
+}
+IN_ROOT = {
+    *_OF_NAMESPACES,
+    *("namespaces/drop-skip", "namespaces/mode-unknown", "root/exists", "root/not-dropped"),
+    *("register/nothing", "register/outside"),
+    *(f"tables/{name}" for name in ("create-garbage", "create-orphan", "declare-orphan", "declare-root")),
+    "tables/mode-unknown",
+    *(
+        f"namespaces/missing-{operation}"
+        for operation in ("describe-namespace", "drop-namespace", "list-namespaces", "list-tables", "namespace-exists")
+    ),
+}
+"""Behaviours of the root that need no table in it, and no namespace in another one."""
+NOT_IN_DATABASE = {
+    *_OF_NAMESPACES,
+    *("batches/declare", "pages/namespaces", "pages/root-level", "pages/tables", "rename/namespace"),
+    *("names/of-another-kind", "names/one-for-both"),
+    *("namespaces/create", "namespaces/create-exist-ok", "namespaces/create-orphan"),
+    *("namespaces/drop-cascade", "namespaces/drop-restrict"),
+    *(
+        f"names/{name}{of}"
+        for name in ("dots", "hash", "percent", "plus", "question-mark", "quotes", "space", "suffix", "unicode")
+        for of in ("", "-of-namespace")
+    ),
+}
+"""Behaviours in a database that need a namespace in it, another name, or an atomic change of several entries."""
+OF_ENTRIES = (
+    *("all-", "batches/", "doors/", "namespaces/", "names/", "pages/", "races/", "register/", "rename/", "root/"),
+    "tables/",
+)
 V1 = tuple(set(Capability) - ABSENT_IN_V1)
 
 
@@ -74,6 +111,46 @@ class TestPostgres(Ours):
     def namespace_factory(self, tmp_path: Path, postgres_url: str) -> Open:
         given = {"uri": f"{postgres_url}?catalog={uuid4()}", "root": str(tmp_path / "lake"), "storage.fsync": "false"}
         return partial(lancekeep.PostgresNamespace, **given)
+
+
+def is_held(behaviour: Behaviour) -> bool:
+    """Return whether a Hive Metastore can hold what a behaviour needs; it refuses the others as unsupported.
+
+    Tables are in databases, databases are not nested, names have word characters in lower case, and a change of several
+    entries is not atomic.
+    """
+    name = behaviour.id.removesuffix("@child")
+    return name not in NOT_IN_DATABASE if behaviour.below else name in IN_ROOT
+
+
+class TestHive(Ours):
+    """Entries in a Hive Metastore. `make soak` runs every behaviour."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Take every fourth behaviour of entries; those of rows are the same in every home."""
+        of_entries = [each for each in BEHAVIOURS if each.id.startswith(OF_ENTRIES)]
+        chosen = list(BEHAVIOURS) if "LANCEKEEP_ALL_CLIENTS" in os.environ else of_entries[1::4]
+        metafunc.parametrize("behaviour", chosen, ids=[each.id for each in chosen])
+
+    @pytest.fixture
+    def namespace_factory(self, tmp_path: Path, hive_url: str, behaviour: Behaviour) -> Open:
+        if not behaviour.below:
+            empty(hive_url)
+        given = {"uri": hive_url, "root": str(tmp_path / "lake"), "storage.fsync": "false"}
+        return partial(lancekeep.HiveNamespace, **given)
+
+    @pytest.fixture
+    def namespace_contents(self, hive_url: str) -> Contents:
+        return lambda: contents(hive_url)
+
+    def test_behaviour(
+        self, behaviour: Behaviour, namespace_factory: Open, namespace_contents: Contents | None
+    ) -> None:
+        if behaviour.below:  # a database that no other test has
+            behaviour = attrs.evolve(behaviour, below=(f"parent_{uuid4().hex[:8]}",))
+        result = behaviour.run(namespace_factory, namespace_contents)
+        expected = Outcome.PASSED if is_held(behaviour) else Outcome.NOT_OFFERED
+        assert result.outcome is expected, f"{result}\nspecified is: {behaviour.sentence}"
 
 
 @pytest.mark.slow

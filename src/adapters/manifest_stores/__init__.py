@@ -6,7 +6,7 @@ distributions add adapters by entry points (docs/write-an-adapter.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from lancekeep.adapters.manifest_stores.claimed import ClaimedManifestStore, ManifestStoreElsewhere
@@ -14,8 +14,6 @@ from lancekeep.domain.errors import MissingExtra
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
-
-_POSTGRES = "postgresql"
 
 
 class ManifestStoreAdapter(Protocol):
@@ -51,9 +49,10 @@ def open_manifest_store(url: str, options: Mapping[str, str], objects: ObjectSto
     """
     location = StoreUrl.parse(url, options, MANIFEST_STORES)
     scheme = location.parts.scheme
-    adapter: type[ManifestStoreAdapter] | None = _postgres() if scheme == _POSTGRES else MANIFEST_STORES.adapter(scheme)
+    own = _OWN.get(scheme)
+    adapter: type[ManifestStoreAdapter] | None = own() if own is not None else MANIFEST_STORES.adapter(scheme)
     if adapter is None:
-        raise MANIFEST_STORES.unknown(scheme, [_POSTGRES])
+        raise MANIFEST_STORES.unknown(scheme, _OWN)
     location.check_options(adapter.options)
     return ClaimedManifestStore(adapter.open(location, objects, root_key), objects, root_key)
 
@@ -68,3 +67,12 @@ def _postgres() -> type[ManifestStoreAdapter]:
             "this manifest store needs the package psycopg: pip install 'lancekeep[postgres]'"
         ) from error
     return PostgresManifestStore
+
+
+def _hive() -> type[ManifestStoreAdapter]:
+    from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
+
+    return HiveManifestStore
+
+
+_OWN: Mapping[str, Callable[[], type[ManifestStoreAdapter]]] = {"postgresql": _postgres, "hive": _hive}

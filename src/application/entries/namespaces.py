@@ -72,7 +72,9 @@ class Namespaces:
         object_id = ObjectId()
 
         def decide(view: CatalogView) -> tuple[list[Change], bool]:
-            is_new = view.guarantees.properties and not view.entered and next(view.descendants(object_id), None) is None
+            found = (entry.object_id for entry in view.descendants(object_id))
+            is_empty = next((each for each in found if each not in view.guarantees.permanent), None) is None
+            is_new = view.guarantees.properties and not view.entered and is_empty
             return ([SetProperties(NEW_CATALOG)] if is_new else []), is_new
 
         return self._ledger.apply(decide)

@@ -300,7 +300,9 @@ class Tables:
         """
         hashed = table.location.endswith(f"_{table.id.key}")
         if not (chosen and hashed) and self._places.is_occupied(table):
-            if not (chosen and self._places.is_deregistered(table)) or not self._ledger.guarantees.locations:
+            guarantees = self._ledger.guarantees
+            is_free = self._places.is_deregistered(table) or not guarantees.lists_directories
+            if not (chosen and is_free and guarantees.locations):
                 raise TableAlreadyExists(
                     f"{table.id}: files lie in {table.location!r} already. If they are a table, enter it with "
                     f"register_table({str(table.id)!r}, {table.location!r}); otherwise move the files away. "

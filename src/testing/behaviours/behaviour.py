@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from threading import Barrier, Thread
 from typing import Any
@@ -169,17 +170,31 @@ class Door:
 
 @attrs.frozen
 class Bench:
-    """Two instances on an empty place; ``below`` is the namespace to work in."""
+    """Two instances on an empty place.
+
+    Attributes:
+        one: an instance.
+        other: another instance.
+        open: opens a further one.
+        contents: returns the content of the place.
+        below: the namespace to work in.
+        present: the names of the namespaces that an empty place has.
+    """
 
     one: Door
     other: Door
     open: Open
     contents: Contents | None
     below: tuple[str, ...]
+    present: frozenset[str] = frozenset()
 
     @staticmethod
     def prepared(open_: Open, contents: Contents | None, below: tuple[str, ...]) -> Bench:
-        bench = Bench(Door(open_()), Door(open_()), open_, contents, below)
+        one, present = Door(open_()), frozenset[str]()
+        if not below:
+            with suppress(Exception):  # the behaviours of namespaces report it
+                present = frozenset(_names(one.attempt("list_namespaces", id=[])))
+        bench = Bench(one, Door(open_()), open_, contents, below, present)
         for depth in range(1, len(below) + 1):
             bench.one.ask("create_namespace", id=list(below[:depth]))
         return bench
@@ -193,6 +208,10 @@ class Bench:
     def rows(self, *names: str, door: Door | None = None) -> list[int]:
         """Return the rows of a table at the location that an instance returns."""
         return rows_at((door or self.other).ask("describe_table", id=self.at(*names)).location)
+
+    def namespaces(self) -> list[str]:
+        """Return the namespaces that the behaviour has created."""
+        return [name for name in self.other.names("list_namespaces", id=self.at()) if name not in self.present]
 
     def tables(self, **fields: Any) -> list[str]:
         return self.other.names("list_tables", id=self.at(), **fields)
@@ -222,6 +241,8 @@ class Bench:
             thread.start()
         for thread in threads:
             thread.join()
+        if all(isinstance(answer, errors.UnsupportedOperationError | NotImplementedError) for answer in answers):
+            raise NotOffered(f"`{calls[0][0]}`: {type(answers[0]).__name__}")
         return answers
 
 
@@ -251,9 +272,13 @@ def rows_at(location: str) -> list[int]:
 
 
 def directory(location: str) -> str:
-    """Return the last part of a location, which is relative to the root."""
+    """Return a location relative to the root.
+
+    It is the last part, below a directory ``{database}.db`` if there is one.
+    """
     path = unquote(urlsplit(location).path) if "://" in location else location
-    return path.rstrip("/").rpartition("/")[2]
+    *_, above, name = ("", *path.rstrip("/").split("/"))
+    return f"{above}/{name}" if above.endswith(".db") else name
 
 
 def _names(page: Any) -> list[str]:

@@ -49,7 +49,7 @@ def _create_namespace(bench: Bench) -> None:
     for name in ("n", "m"):
         bench.one.ask("create_namespace", id=bench.at(name))
     bench.one.ask("create_namespace", id=bench.at("n", "deep"))
-    claim(bench.other.names("list_namespaces", id=bench.at()) == ["m", "n"], "not exactly the children are listed")
+    claim(bench.namespaces() == ["m", "n"], "not exactly the children are listed")
     claim(bench.other.names("list_namespaces", id=bench.at("n")) == ["deep"], "not exactly the children are listed")
     bench.other.ask("namespace_exists", id=bench.at("n", "deep"))
 
@@ -101,7 +101,7 @@ def _namespace_mode_spelling(bench: Bench) -> None:
            NAMESPACES)  # fmt: skip
 def _namespace_mode_unknown(bench: Bench) -> None:
     bench.one.refused("create_namespace", errors.InvalidInputError, id=bench.at("n"), mode="Perhaps")
-    claim(bench.other.names("list_namespaces", id=bench.at()) == [], "it is created all the same")
+    claim(bench.namespaces() == [], "it is created all the same")
 
 
 @behaviour(
@@ -154,7 +154,7 @@ def _drop_namespace(bench: Bench) -> None:
     bench.one.ask("create_namespace", id=bench.at("n"))
     bench.one.ask("drop_namespace", id=bench.at("n"))
     bench.other.refused("namespace_exists", errors.NamespaceNotFoundError, id=bench.at("n"))
-    claim(bench.other.names("list_namespaces", id=bench.at()) == [], "it is listed still")
+    claim(bench.namespaces() == [], "it is listed still")
     bench.other.ask("create_namespace", id=bench.at("n"))
 
 

@@ -38,9 +38,9 @@ def _fresh_tables(bench: Bench) -> None:
 
 @behaviour("doors/namespaces", FRESH, NAMESPACES)
 def _fresh_namespaces(bench: Bench) -> None:
-    claim(bench.other.names("list_namespaces", id=bench.at()) == [], "`list_namespaces` of an empty place is not empty")
+    claim(bench.namespaces() == [], "`list_namespaces` of an empty place is not empty")
     bench.one.ask("create_namespace", id=bench.at("n"))
-    claim(bench.other.names("list_namespaces", id=bench.at()) == ["n"], "a namespace that was created is not listed")
+    claim(bench.namespaces() == ["n"], "a namespace that was created is not listed")
     bench.other.ask("drop_namespace", id=bench.at("n"))
     bench.one.refused("describe_namespace", errors.NamespaceNotFoundError, id=bench.at("n"))
 
@@ -81,7 +81,7 @@ def _race_to_create(bench: Bench) -> None:
 def _race_to_create_namespaces(bench: Bench) -> None:
     for number in range(3):
         _one_winner(bench, *[("create_namespace", {"id": bench.at(f"n{number}")})] * CREATORS)
-    claim(bench.other.names("list_namespaces", id=bench.at()) == ["n0", "n1", "n2"], "each is not listed once")
+    claim(bench.namespaces() == ["n0", "n1", "n2"], "each is not listed once")
 
 
 @behaviour("races/different-names", ATOMIC)
@@ -102,7 +102,7 @@ def _race_of_drop_and_declare(bench: Bench) -> None:
             ("drop_namespace", {"id": bench.at(name)}),
             ("declare_table", {"id": bench.at(name, "t")}),
         )
-        exists = name in bench.other.names("list_namespaces", id=bench.at())
+        exists = name in bench.namespaces()
         if not exists:
             bench.one.ask("create_namespace", id=bench.at(name))
             found = bench.other.names("list_tables", id=bench.at(name))

@@ -1,0 +1,1 @@
+"""The entries of a catalog in a Hive Metastore (ADR 130)."""
