@@ -308,7 +308,7 @@ def _key(name: str, origin: str) -> str:
         return key
     if dot and implementation in HOMES and below:
         return MANIFEST_STORE + below
-    nearest = difflib.get_close_matches(key, [*_KNOWN, *_PREFIXES], n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(key, [*_KNOWN, *_PREFIXES, SERVER], n=1, cutoff=0.0)[0]
     if origin == _variable(name):
         raise InvalidInput(f"unknown variable {origin}; did you mean {_variable(nearest)}?")
     found = "" if origin == ARGUMENT else f"{origin}: "

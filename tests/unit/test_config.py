@@ -239,6 +239,7 @@ def test_variables_of_other_programs_and_empty_ones_are_ignored(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("[sever]\nport = 1", "unknown property 'sever.port'; did you mean 'server.'"),
         ("comit_store = 'x'", "unknown property 'comit_store'; did you mean 'commit_store'"),
         ("[catalogs.lake]\nmode = 'v2'", "[catalogs.lake] has no root"),
         ("[catalogs.lake]\nroot = 'a'\nrot = 'b'", "[catalogs.lake]: unknown property 'rot'; did you mean 'root'"),

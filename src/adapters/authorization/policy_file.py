@@ -23,6 +23,8 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.local_files import WatchedFile
 
 _LOG = logging.getLogger(__name__)
+_KINDS = ("key:", "jwt:")
+"""What the names of principals begin with: how they authenticate."""
 _KEYS = ("role", "on", "principals", "groups")
 _ROLES = {action.role: action for action in Action}
 
@@ -102,6 +104,12 @@ def _grant(given: Mapping[str, Any], place: str) -> Grant:
     except InvalidInput as error:
         raise InvalidInput(f"{place}: {error}") from error
     principals, groups = (_names(given, key, place) for key in ("principals", "groups"))
+    unknown = sorted(name for name in principals if not name.startswith(_KINDS) and name != "*")
+    if unknown:
+        raise InvalidInput(
+            f"{place}: the principal {unknown[0]!r} has no kind; write {_KINDS[0] + unknown[0]!r} for an API key, "
+            f"{_KINDS[1] + unknown[0]!r} for the subject of a token, or '*'"
+        )
     if not principals and not groups:
         raise InvalidInput(f"{place} names no principal and no group; name one, or remove the grant")
     return Grant(_ROLES[role], subtree, principals, groups)
