@@ -199,6 +199,20 @@ def test_properties_are_limited(site: Site, properties: dict[str, str]) -> None:
     assert not site.catalog.namespace_exists("large")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/table/ml$features/query", {"k": 1, "vector": {}, "filter": "nope = 1"}),
+        ("/v1/table/ml$other/register", {"location": "nothing"}),
+        ("/v1/table/ml$features/version/describe", {"version": 99}),
+    ],
+)
+def test_errors_name_no_path_of_the_server(site: Site, path: str, body: dict[str, Any]) -> None:
+    answer = site.ask("root", path, body)
+    assert answer.status_code >= 400
+    assert site.catalog.root_uri.removeprefix("file://") not in answer.text
+
+
 # -- privileges ------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Condition
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 import attrs
 import lance_namespace as api
@@ -28,6 +29,7 @@ from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.bodies import Bodies
 from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
@@ -172,6 +174,7 @@ class Operations:
         self._threads = Threads(settings.threads)
         self._bodies = Bodies(settings.held_bodies)
         self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
+        self._places = _places(namespace)
         self.running = Running()
         self._perform: Handler = self.call
         wrappers: tuple[Around, ...] = (*around, Idempotency(namespace))
@@ -207,7 +210,7 @@ class Operations:
                 raise
             if body.broken or (rows is not None and rows.abandoned and not isinstance(error, HttpError)):
                 return  # the client is gone
-            problem = Problem.of(error, route.unsupported if route else 501)
+            problem = Problem.of(error, route.unsupported if route else 501).without(self._places)
             state["error"], state["problem"] = error, problem
             if rows is not None and rows.started:
                 return  # without an end of the body, the client learns that it is incomplete
@@ -274,6 +277,15 @@ class Operations:
 
 def _wrapped(wrapper: Around, proceed: Handler) -> Handler:
     return lambda call: wrapper(call, proceed)
+
+
+def _places(namespace: api.LanceNamespace) -> tuple[str, ...]:
+    """Return how errors write the root of a catalog on this machine: they are sent to callers without it."""
+    if not isinstance(namespace, CatalogNamespace) or not namespace.catalog.root_uri.startswith("file://"):
+        return ()
+    root = namespace.catalog.root_uri
+    path = unquote(root.removeprefix("file://"))
+    return tuple(f"{place}/" for place in (root, path.rstrip("/")) if place.strip("/"))
 
 
 def _response_body(route: Route, send: Send, loop: Loop) -> ResponseBody:

@@ -7,7 +7,7 @@ An unknown commit is always 503, with the token that resolves it in ``context.re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 from lance_namespace import errors as api_errors
@@ -119,6 +119,13 @@ class Problem:
         status = unsupported if code is ErrorCode.UNSUPPORTED else STATUS[code]
         retry = {"retry-after": _RETRY_AFTER[status]} if status in _RETRY_AFTER else {}
         return Problem(status, code, str(error), headers=retry)
+
+    def without(self, places: Iterable[str]) -> Problem:
+        """Return the problem without the names of some places in its message."""
+        message = self.message
+        for place in places:
+            message = message.replace(place, "")
+        return attrs.evolve(self, message=message)
 
     def body(self, request_id: str) -> dict[str, object]:
         """Return the JSON object of the response."""
