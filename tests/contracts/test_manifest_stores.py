@@ -14,6 +14,7 @@ import pytest
 from deployments import bucket, s3_options
 from faults import Crash, Faulty, crash_at
 from fsspec.implementations.local import LocalFileSystem
+from hive_places import empty
 from memory_manifests import MemoryManifestStore
 
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
@@ -108,6 +109,7 @@ def opened_postgres(url: str) -> Iterator[ManifestStore]:
 class TestHive(ManifestStoreContract):
     @pytest.fixture
     def store(self, hive_url: str) -> Iterator[ManifestStore]:
+        empty(hive_url)
         yield from opened_hive(hive_url)
 
     @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 from faults import Crash
 from hive_places import metastore
+from rest_clients import GeneratedNamespace
+from rest_server import serving
 
 import lancekeep
 from lancekeep.adapters.manifest_stores.hive import view as views
@@ -41,6 +43,7 @@ from lancekeep.hive.errors import ReplyLost
 from lancekeep.hive.messages import EXTERNAL, Database
 from lancekeep.hive.messages import Table as HiveTable
 from lancekeep.hive.metastore import Metastore
+from lancekeep.testing.behaviours import BEHAVIOURS, Outcome
 from lancekeep.testing.manifest_store import change
 
 EVERY = int(os.environ.get("LANCEKEEP_KILLS", "2")) > 2
@@ -478,3 +481,18 @@ def test_dropped_table_comes_back_with_what_others_added(hive_url: str, tmp_path
         catalog.drop_namespace(space, cascade=True, keep=60)
         assert server.database(space) is None
         assert {str(each.id) for each in catalog.list_dropped(space)} == {f"{space}.t", f"{space}.u"}
+
+
+THROUGH_SERVER = ("tables/create@child", "rename/name@child", "register/again@child", "races/declare@child")
+
+
+@pytest.mark.parametrize("name", THROUGH_SERVER)
+def test_server_over_a_metastore_behaves_as_the_namespace(hive_url: str, tmp_path: Path, space: str, name: str) -> None:
+    """`test_namespace_behaviours.py` has every behaviour in process; the server calls the same namespace."""
+    (behaviour,) = (each for each in BEHAVIOURS if each.id == name)
+    given = {"uri": hive_url, "root": str(tmp_path / "lake"), "storage.fsync": "false"}
+    with ExitStack() as servers:
+        result = attrs.evolve(behaviour, below=(space,)).run(
+            lambda: GeneratedNamespace(servers.enter_context(serving(lancekeep.HiveNamespace(**given))).uri)
+        )
+    assert result.outcome is Outcome.PASSED, result
