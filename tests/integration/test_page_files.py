@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
@@ -23,7 +25,7 @@ from lancekeep.domain.authorization import Action, Grant, Policy, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import DataFile, DeletionFile, Fragment
-from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.page.app import VIEWS, Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog
@@ -316,6 +318,49 @@ def test_damage_becomes_a_sentence(tmp_path: Path) -> None:
             for view in ("files", "commits", "file"):
                 answer = TestClient(Page(catalog)).get(f"/t/t/{view}")
                 assert answer.status_code == 200, (view, damaged)
+
+
+def _latest_manifest(root: Path) -> Path:
+    """Return the manifest of the second version of the table."""
+    [second] = (
+        each
+        for each in (root / "lake" / "t.lance" / "_versions").iterdir()
+        if (name := ManifestName.parse(each.name)) is not None and name.version == 2
+    )
+    return second
+
+
+def _garbage(root: Path) -> None:
+    _latest_manifest(root).write_bytes(b"\xff" * 500)
+
+
+def _cut(root: Path) -> None:
+    _latest_manifest(root).write_bytes(_latest_manifest(root).read_bytes()[:10])
+
+
+def _gone(root: Path) -> None:
+    _latest_manifest(root).unlink()
+
+
+def _foreign_row(root: Path) -> None:
+    with closing(sqlite3.connect(root / "commits.db")) as database, database:
+        database.execute("UPDATE version_rows SET path = '../elsewhere/1.manifest'")
+
+
+@pytest.mark.parametrize("damage", [_garbage, _cut, _gone, _foreign_row])
+def test_each_view_of_a_damaged_history_shows_the_finding(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    store = f"sqlite:///{tmp_path}/commits.db"
+    with connect(str(tmp_path / "lake"), commit_store=store) as catalog:
+        for mode in ("create", "append"):
+            catalog.write("t", pa.table({"id": [1]}), mode)
+    damage(tmp_path)
+    with connect(str(tmp_path / "lake"), commit_store=store) as catalog:
+        page = TestClient(Page(catalog))
+        found = {view: page.get(f"/t/t{view}") for view in ("", "/history", "/files", "/commits", "/diff?from=1&to=2")}
+        assert {view: answer.status_code for view, answer in found.items()} == dict.fromkeys(found, 200)
+        assert any("Stored data of this table cannot be read" in answer.text for answer in found.values())
+        assert "lancekeep fsck" in found[""].text
+        assert page.get("/t/t/image", params={"version": 2, "row": 0, "column": "id"}).status_code >= 400
 
 
 def test_file_before_format_2_is_said_to_be_one(tmp_path: Path) -> None:

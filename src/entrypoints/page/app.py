@@ -25,6 +25,7 @@ from lancekeep.entrypoints.page.request import PageRequest
 from lancekeep.entrypoints.page.responses import error_page, protected
 from lancekeep.entrypoints.page.views import catalog as catalog_view
 from lancekeep.entrypoints.page.views import commits, compare, diff, dropped, file, files, history, table
+from lancekeep.entrypoints.page.views.finding import FINDINGS, finding
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.threads import Threads
 from lancekeep.ports.authorization import Authorizer
@@ -86,7 +87,12 @@ class Page:
 
             def act() -> Response:
                 with access.base_paths():
-                    return handler(request)
+                    try:
+                        return handler(request)
+                    except FINDINGS as error:
+                        if "id" not in parameters or handler is table.picture:
+                            raise
+                        return finding(request, error)
 
             threads = self._searches if handler is catalog_view.search else self._threads
             return await threads.run(act)
