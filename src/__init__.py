@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lancekeep.application.catalog import Catalog
     from lancekeep.application.certification import Certificate, Check, Result
     from lancekeep.application.commits.commit_rows import CommitRow, CommitRows, StagedCommit
+    from lancekeep.application.commits.conflict_count import Conflicts
+    from lancekeep.application.commits.unresolved import UnresolvedCommit, UnresolvedCommits
     from lancekeep.application.entries.dropped import DroppedTable
     from lancekeep.application.entries.tables import Description
     from lancekeep.application.entries.tags import Tags
@@ -126,6 +128,7 @@ __all__ = [
     "Committed",
     "ConcurrentModification",
     "Conflict",
+    "Conflicts",
     "Damaged",
     "Description",
     "Difference",
@@ -208,6 +211,8 @@ __all__ = [
     "TransactionNotFound",
     "Transform",
     "Unknown",
+    "UnresolvedCommit",
+    "UnresolvedCommits",
     "UnsafeStore",
     "UnsafeStoreWarning",
     "Unsupported",
@@ -243,6 +248,8 @@ _HOMES = {
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",
     "lancekeep.application.upkeep.migration": "MigrationProgress MigrationReport",
     "lancekeep.application.commits.commit_rows": "CommitRow CommitRows StagedCommit",
+    "lancekeep.application.commits.conflict_count": "Conflicts",
+    "lancekeep.application.commits.unresolved": "UnresolvedCommit UnresolvedCommits",
     "lancekeep.application.partitions.namespace": "PartitionedNamespace Partitions",
     "lancekeep.application.partitions.scan": "Scan",
     "lancekeep.application.partitions.writing": "PartitionWritePlan WrittenPartition",

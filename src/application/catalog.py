@@ -27,6 +27,7 @@ from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.application.commits.commit_rows import CommitRows
+    from lancekeep.application.commits.unresolved import UnresolvedCommits
     from lancekeep.application.partitions.services import PartitionService
     from lancekeep.application.rows.differences import Difference, Reference
     from lancekeep.application.rows.table_scan import TableScan
@@ -666,6 +667,28 @@ class Catalog:
         own = self._local("commit_rows")
         root = own.places.dataset_root(own.tables.find(ObjectId.of(identifier))).branch(branch)
         return commit_rows(own.commits, root, before, limit)
+
+    def unresolved_commits(self, limit: int = 100, *, after: str | None = None) -> UnresolvedCommits:
+        """Return commits of all tables that a row decides, and that are not complete.
+
+        Completes none of them; the next reader or writer of a table does. The cost grows with their number, not with
+        the number of tables. Staged manifests without a row are found by `Upkeep.fsck`.
+
+        Args:
+            limit: The most commits.
+            after: ``following`` of the page before.
+
+        Raises:
+            InvalidInput: The limit is less than 1, or ``after`` is of no page.
+            Unsupported: The commit store has no index of such rows. SQLite and memory have one. Without a commit store
+                there are no such rows.
+        """
+        from lancekeep.application.commits.unresolved import unresolved_commits  # as in `inspect`
+
+        if limit < 1:
+            raise InvalidInput(f"the limit is {limit}; give a positive number")
+        own = self._local("unresolved_commits")
+        return unresolved_commits(own.commits, own.places.root_uri, own.ledger.view, after, limit)
 
     def transaction(self) -> Transaction:
         """Return a transaction, which commits writes to several tables atomically.

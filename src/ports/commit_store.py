@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -133,6 +133,26 @@ class ExternalCommitStore(Protocol):
 
     def close(self) -> None:
         """Release connections and files. Idempotent."""
+
+
+@runtime_checkable
+class ListsUnfinished(Protocol):
+    """A commit store that finds the rows of all histories that are not final.
+
+    Its cost grows with the number of these rows, not with the number of histories. Adapters offer it where the store
+    can index such rows.
+    """
+
+    def unfinished(self, prefix: str, *, after: tuple[str, int] | None, limit: int) -> list[VersionRow]:
+        """Return rows with a staged path, sorted by base URI and version.
+
+        Rows that are final, and rows that end a history which moved elsewhere, are left out.
+
+        Args:
+            prefix: What each base URI begins with.
+            after: The base URI and the version after which the page begins.
+            limit: The most rows.
+        """
 
 
 def require_atomic(store: ExternalCommitStore, rows: int) -> None:

@@ -59,7 +59,12 @@ from lancekeep.domain.version_row import Claim, Reserved, Taken, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees
 from lancekeep.testing.commit_site import Site, Writer
-from lancekeep.testing.commit_store import BatchContract, CommitStoreContract, SharedCommitStoreContract
+from lancekeep.testing.commit_store import (
+    BatchContract,
+    CommitStoreContract,
+    SharedCommitStoreContract,
+    UnfinishedContract,
+)
 from lancekeep.testing.concurrency import race
 from servers import silent_server
 
@@ -76,7 +81,7 @@ def table_url(endpoint: str, table: str | None = None, more: str = "") -> str:
 # -- the contract ---------------------------------------------------------------------------------------------------
 
 
-class TestMemory(BatchContract):
+class TestMemory(BatchContract, UnfinishedContract):
     @pytest.fixture
     def site(self) -> Site:
         return Site(f"memory://{uuid4()}")
@@ -96,7 +101,7 @@ class TestDurableFiles(SharedCommitStoreContract):
         return Site(f"file://{tmp_path}/commits%20of%20me")
 
 
-class TestSqlite(BatchContract, SharedCommitStoreContract):
+class TestSqlite(BatchContract, SharedCommitStoreContract, UnfinishedContract):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         return Site(f"sqlite://{tmp_path}/commits.db", options={"synchronous": "normal", "timeout": "60"})

@@ -43,6 +43,7 @@ PAGES = (
     "/t/ml.features/diff?from=1&to=3",
     "/t/ml.features/files",
     "/t/ml.features/commits",
+    "/commits",
     "/dropped",
     "/compare?a=ml.features&b=ml.images",
     "/compare",

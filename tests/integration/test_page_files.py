@@ -10,28 +10,39 @@ from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import attrs
+import httpx
 import lance
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from rest_server import serving
 from starlette.testclient import TestClient
+from unchecked import unchecked
 
+import lancekeep
 from lancekeep import Catalog, DirectoryNamespace, connect
 from lancekeep.application.catalog import directory_of
+from lancekeep.application.commits.conflict_count import ConflictCount, Conflicts
 from lancekeep.domain.authorization import Action, Grant, Policy, Principal
+from lancekeep.domain.commit import Conflict
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import DataFile, DeletionFile, Fragment
 from lancekeep.domain.naming import ManifestName, NamingScheme
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.entrypoints.cli import lancekeep as cli
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.page.app import VIEWS, Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog
 from lancekeep.entrypoints.page.drawing import MOST
 from lancekeep.entrypoints.page.formats import command, span
 from lancekeep.entrypoints.page.views import commits, dropped, file, files
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.settings import ServerSettings
 from lancekeep.format.values import encoded as encoded_message
 
 MARKUP = "<script>alert(1)<"
@@ -418,6 +429,90 @@ def test_commits_that_are_not_complete_are_shown_and_stay(tmp_path: Path) -> Non
         assert again.staged == view.staged
         own.commits.rows.delete(dataset.base_uri, [1])  # as cleanup does
         assert commits.build(catalog, ObjectId.of("t"), {}).staged == view.staged
+
+
+def test_unresolved_commits_of_all_tables_are_listed_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(tmp_path / "lake")
+    with connect(root, commit_store=f"sqlite:///{tmp_path}/rows.db") as catalog:
+        own = directory_of(catalog)
+        reserved = ["ml.a", "ml.b", f"ml.{MARKUP}", "secret.s"]
+        for namespace in ("ml", "secret"):
+            catalog.create_namespace(namespace)
+        for name in (*reserved, "ml.complete"):
+            catalog.write(name, pa.table({"a": [1]}))
+        catalog.branches.create("ml.complete", "dev")
+        for name in (*reserved, "ml.complete@dev"):
+            table, _, branch = name.partition("@")
+            history = own.places.dataset_root(catalog.find_table(table)).branch(branch or None)
+            latest = own.commits.rows.latest(history.base_uri)
+            assert latest is not None
+            key = f"{history.manifest_key(latest.version + 1, NamingScheme.V2)}-{uuid4()}"
+            own.places.objects.put(key, own.places.objects.get(latest.path))
+            row = VersionRow(history.base_uri, latest.version + 1, key, latest.size, MARKUP)
+            own.commits.rows.reserve(row, first=False)
+        found = catalog.unresolved_commits()
+        shown = {f"{each.table}{'@' if each.branch else ''}{each.branch or ''}" for each in found.commits}
+        assert (shown, found.following) == ({*reserved, "ml.complete@dev"}, None)
+        assert catalog.unresolved_commits() == found
+        monkeypatch.setattr(commits, "PAGE", 2)
+        page, address, seen = TestClient(Page(catalog)), "/commits", []
+        while True:
+            view = commits.build_unresolved(catalog, dict(httpx.URL(address).params))
+            seen += [str(each.table) for each, _ in view.found or ()]
+            assert MARKUP not in page.get(address).text
+            if view.following is None:
+                break
+            address = f"/commits?{urlencode({'after': view.following})}"
+        assert sorted(seen) == sorted([*reserved, "ml.complete"])
+        narrowed = text_of(narrow(catalog, "ml.b"), "/commits")
+        assert ("ml.b" in narrowed, "secret.s" in narrowed, "ml.a" in narrowed) == (True, False, False)
+        with pytest.raises(InvalidInput, match="page before"):
+            catalog.unresolved_commits(after="nonsense")
+        listed = CliRunner().invoke(cli, ["ls", root, "--unresolved", "-o", "jsonl", "--limit", "3"], obj=lancekeep)
+        assert (listed.exit_code, len(listed.stdout.splitlines())) == (0, 3), listed.output
+        assert "More than 3" in listed.stderr
+        catalog.versions.history("ml.a")
+        assert "ml.a" not in {str(each.table) for each in catalog.unresolved_commits().commits}
+
+
+def test_store_without_an_index_says_that_unresolved_commits_are_unknown(tmp_path: Path) -> None:
+    with connect(str(tmp_path / "lake"), commit_store=f"file://{tmp_path}/rows") as catalog:
+        assert "keeps no index" in text_of(TestClient(Page(catalog)), "/commits")
+    with connect(str(tmp_path / "managed")) as catalog:
+        assert catalog.unresolved_commits().commits == ()
+
+
+def test_conflicts_of_the_last_hour_are_counted(tmp_path: Path) -> None:
+    with connect(str(tmp_path / "lake"), commit_store=f"sqlite:///{tmp_path}/rows.db") as catalog:
+        catalog.write("t", pa.table({"a": [1]}))
+        runner = directory_of(catalog).commits
+        history = directory_of(catalog).places.dataset_root(catalog.find_table("t"))
+        taken = runner.latest(history)
+        assert taken is not None
+        transaction = catalog.versions.manifest("t").transaction_file
+        assert transaction is not None
+        staged = f"{taken.path}-{uuid4()}"
+        content = runner.objects.get(taken.path).replace(transaction[2:38].encode(), str(uuid4()).encode())
+        runner.objects.put(staged, content)
+        lost = runner.commit(history, taken.version, staged, len(content), branch=False, check=unchecked)
+        assert isinstance(lost, Conflict)
+        assert catalog.commit_rows("t").conflicts.count == 1
+        html = text_of(TestClient(Page(catalog)), "/t/t/commits")
+        assert "1 conflict of commits by this process since it opened the catalog" in html
+        namespace = CatalogNamespace(catalog)
+        metrics = TestClient(create_app(namespace, ServerSettings(log_level="error"))).get("/metrics").text
+        assert "lancekeep_conflicts_last_hour 1.0" in metrics
+
+
+def test_conflicts_are_forgotten_after_an_hour() -> None:
+    now = [0.0]
+    counted = ConflictCount(lambda: now[0])
+    counted.add("a")
+    now[0] = 1800.0
+    counted.add("b")
+    assert (counted.last_hour(), counted.last_hour("a")) == (Conflicts(2, 1800.0), Conflicts(1, 1800.0))
+    now[0] = 3700.0
+    assert (counted.last_hour(), counted.last_hour("a")) == (Conflicts(1, 3600.0), Conflicts(0, 3600.0))
 
 
 # -- dropped ---------------------------------------------------------------------------------------------------------

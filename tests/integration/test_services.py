@@ -203,6 +203,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "table_exists": lambda catalog: catalog.table_exists(NAME),
     "transaction": lambda catalog: catalog.transaction(),
     "undrop": lambda catalog: catalog.undrop("ns.dropped"),
+    "unresolved_commits": lambda catalog: catalog.unresolved_commits(),
     "unprotect": lambda catalog: catalog.unprotect("other"),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
     "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
@@ -263,7 +264,7 @@ NOT_CALLED = {
 LOCAL = {
     "alter_namespace", "alter_table", "clone", "clones_of", "commit_rows", "initialize", "inspect",
     "partitions.create", "partitions.open", "snapshot", "structure.set_base_paths", "transaction",
-    "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
+    "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
     "upkeep.identity", "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",
     "upkeep.move_fragments", "upkeep.optimize", "upkeep.relocate", "views.refresh_due",
 }  # fmt: skip

@@ -175,7 +175,7 @@ READING: Mapping[str, frozenset[str]] = {
             *("clones_of", "commit_rows", "diff", "describe_namespace", "describe_table"),
             *("find_table", "inspect", "list_all_tables", "list_dropped", "list_namespaces"),
             *("list_tables", "namespace_exists", "scan", "root_uri"),
-            *("snapshot", "storage_options", "table_exists"),
+            *("snapshot", "storage_options", "table_exists", "unresolved_commits"),
         }
     ),
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),

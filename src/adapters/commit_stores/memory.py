@@ -15,6 +15,8 @@ from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.store_urls import StoreUrl
 
+_Rows = list[VersionRow]
+
 
 class _Histories:
     def __init__(self) -> None:
@@ -58,6 +60,18 @@ class MemoryCommitStore:
             if after is not None:
                 versions = [version for version in versions if (version < after if descending else version > after)]
             return [rows[version] for version in versions[:limit]]
+
+    def unfinished(self, prefix: str, *, after: tuple[str, int] | None, limit: int) -> _Rows:
+        with self._histories.lock:
+            found = [
+                row
+                for base_uri, version in self._histories.latest.items()
+                if base_uri.startswith(prefix)
+                and not (row := self._histories.rows[base_uri][version]).is_final
+                and row.moved_to is None
+            ]
+        found.sort(key=lambda row: (row.base_uri, row.version))
+        return [row for row in found if after is None or (row.base_uri, row.version) > after][:limit]
 
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         with self._histories.lock:

@@ -7,7 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from lancekeep.adapters.commit_stores.boundary import boundary
@@ -28,6 +28,15 @@ CREATE TABLE IF NOT EXISTS version_rows (
     final INTEGER NOT NULL,
     PRIMARY KEY (base_uri, version)
 ) WITHOUT ROWID
+"""
+_INDEX = """
+CREATE INDEX IF NOT EXISTS version_rows_staged ON version_rows (base_uri, version)
+WHERE NOT final AND path NOT LIKE 'moved-to:%'
+"""
+_STAGED = """
+SELECT base_uri, version, path, size, committer, final FROM version_rows
+WHERE NOT final AND path NOT LIKE 'moved-to:%' AND (base_uri, version) > (?1, ?2) AND base_uri < ?3
+ORDER BY base_uri, version LIMIT ?4
 """
 _COLUMNS = "SELECT version, path, size, committer, final FROM version_rows WHERE base_uri = ?"
 _GET = f"{_COLUMNS} AND version = ?"
@@ -101,6 +110,17 @@ class SqliteCommitStore:
         if descending:
             return self._read(_LIST_DESCENDING, base_uri, _ABOVE_ALL if after is None else after, count)
         return self._read(_LIST, base_uri, -1 if after is None else after, count)
+
+    @boundary(sqlite3.Error, OSError)
+    def unfinished(self, prefix: str, *, after: tuple[str, int] | None, limit: int) -> _Rows:
+        if self._file() is None:
+            self._check_directory()
+            return []
+        beyond = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}" if prefix else "\U0010ffff"
+        first = max(after or (prefix, -1), (prefix, -1))
+        with self._connection() as connection:
+            found = connection.execute(_STAGED, (*first, beyond, limit)).fetchall()
+        return [self._row(base_uri, columns) for base_uri, *columns in found]
 
     @boundary(sqlite3.Error, OSError)
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
@@ -179,7 +199,7 @@ class SqliteCommitStore:
         columns = connection.execute(statement, (base_uri, *values)).fetchone()
         return None if columns is None else self._row(base_uri, columns)
 
-    def _row(self, base_uri: str, columns: tuple[int, str, int, str, int]) -> VersionRow:
+    def _row(self, base_uri: str, columns: Sequence[Any]) -> VersionRow:
         """Check and convert a row; SQLite accepts any type in any column."""
         version, path, size, committer, final = columns
         row = VersionRow(base_uri, version, path, size, committer)
@@ -233,6 +253,8 @@ class SqliteCommitStore:
         connection = self._open(self._path)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute(_SCHEMA)
+        with suppress(sqlite3.OperationalError):  # without the index, `unfinished` takes longer
+            connection.execute(_INDEX)
         return connection
 
     def _open(self, path: str) -> sqlite3.Connection:
@@ -249,6 +271,7 @@ class SqliteCommitStore:
             connection = self._open(temporary)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(_SCHEMA)
+            connection.execute(_INDEX)
             connection.close()
             with suppress(FileExistsError):
                 os.link(temporary, self._path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lancekeep.domain.errors import Damaged
+from lancekeep.domain.errors import Damaged, Unsupported
 from lancekeep.domain.version_row import (
     BatchReservation,
     Blocked,
@@ -16,7 +16,7 @@ from lancekeep.domain.version_row import (
     VersionRow,
     misplacement,
 )
-from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.commit_store import ExternalCommitStore, ListsUnfinished
 
 _LARGEST = 2**63 - 1
 """The largest number that every commit store can compare; no history has so many versions."""
@@ -49,6 +49,21 @@ class CheckedRows:
         rows = self._rows.list(base_uri, after=None, limit=None, descending=False)
         foreign = [row for row in rows if self._fault(row)]
         return [row for row in rows if row not in foreign], foreign
+
+    def unfinished(self, prefix: str, *, after: tuple[str, int] | None, limit: int) -> list[VersionRow]:
+        """Return unchecked rows of all histories, as `ListsUnfinished` does.
+
+        Raises:
+            Unsupported: The commit store cannot find them without reading every history.
+        """
+        if self.guarantees.derived:
+            return []
+        if not isinstance(self._rows, ListsUnfinished):
+            raise Unsupported(
+                f"{self.url}: this commit store keeps no index of commits that are not complete. `lancekeep fsck` "
+                "finds them by reading every history"
+            )
+        return self._rows.unfinished(prefix, after=after, limit=limit)
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         return self._checked(self._rows.get(base_uri, version))

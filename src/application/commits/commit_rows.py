@@ -13,6 +13,7 @@ from itertools import islice
 
 import attrs
 
+from lancekeep.application.commits.conflict_count import Conflicts
 from lancekeep.application.commits.protocol_runner import ProtocolRunner
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName
@@ -87,6 +88,7 @@ class CommitRows:
         following: The ``before`` of the next page; None on the last page.
         staged: Staged manifests, on the first page.
         searched_all: Whether all files were searched for staged manifests.
+        conflicts: The commits of this process to the history that lost their version to another writer.
     """
 
     store: str
@@ -95,6 +97,7 @@ class CommitRows:
     following: int | None
     staged: tuple[StagedCommit, ...]
     searched_all: bool
+    conflicts: Conflicts
 
 
 def commit_rows(commits: ProtocolRunner, root: DatasetRoot, before: int | None, limit: int) -> CommitRows:
@@ -117,6 +120,7 @@ def commit_rows(commits: ProtocolRunner, root: DatasetRoot, before: int | None, 
         shown[-1].version if len(found) > limit else None,
         staged,
         searched_all,
+        commits.conflicts.last_hour(root.base_uri),
     )
 
 

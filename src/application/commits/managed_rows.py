@@ -21,6 +21,8 @@ from lancekeep.domain.version_row import (
 )
 from lancekeep.ports.commit_store import CommitStoreGuarantees, ExternalCommitStore, require_atomic
 
+_Rows = list[VersionRow]
+
 
 class ManagedRows:
     """An `ExternalCommitStore` over the commit store and the storage's own condition.
@@ -118,6 +120,13 @@ class ManagedRows:
     def move_to(self, rows: ExternalCommitStore) -> None:
         """Return rows of another commit store from now on."""
         self.stored.move_to(rows)
+
+    def unfinished(self, prefix: str, *, after: tuple[str, int] | None, limit: int) -> _Rows:
+        """Return rows of the commit store, as `CheckedRows.unfinished` does.
+
+        Tables that the storage manages have none.
+        """
+        return self.stored.unfinished(prefix, after=after, limit=limit)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

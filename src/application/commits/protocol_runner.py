@@ -13,6 +13,7 @@ from hashlib import sha256
 import attrs
 
 from lancekeep.application.commits.adoption import Adoption
+from lancekeep.application.commits.conflict_count import ConflictCount
 from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
@@ -61,6 +62,7 @@ class ProtocolRunner:
         self.objects = objects
         self.rows = ManagedRows(rows, direct, objects.root_uri)
         self.retry = retry
+        self.conflicts = ConflictCount(retry.clock)
         self._adoption = Adoption(objects, self.rows)
         self._final: dict[tuple[str, int], VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {

@@ -449,6 +449,7 @@ class TableCommits(Histories):
             case State.COMMITTED | State.CLEAN:
                 return self._known(row)
             case State.CONFLICT | State.ABANDON:
+                self.conflicts.add(row.base_uri)
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 gone = (

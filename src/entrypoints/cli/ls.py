@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -37,6 +38,13 @@ _DROPPED = (
     Column("by"),
     Column("drop"),
 )
+_UNRESOLVED = (
+    Column("name"),
+    Column("branch"),
+    Column("version", COUNT),
+    Column("by"),
+    Column("location"),
+)
 _READERS = 16
 """Tables whose latest version is read at the same time."""
 
@@ -47,6 +55,9 @@ Row = dict[str, Any]
 @output
 @click.option("-l", "--long", is_flag=True, help="Show the latest version of each table, its rows, time and writer.")
 @click.option("--dropped", is_flag=True, help="List dropped tables that can be brought back, below NAMESPACE.")
+@click.option(
+    "--unresolved", is_flag=True, help="List commits of all tables that are decided and not complete; completes none."
+)
 @click.option("-r", "--recursive", is_flag=True, help="List the tables of all namespaces of the catalog.")
 @click.option(
     "--limit", type=click.IntRange(0), default=_PAGE, show_default=True, help="The most names to list; 0 for all."
@@ -63,6 +74,7 @@ def ls(
     long: bool,
     recursive: bool,
     dropped: bool,
+    unresolved: bool,
     limit: int,
     out: Output,
 ) -> None:
@@ -75,6 +87,11 @@ def ls(
             rows = [_dropped(each) for each in catalog.list_dropped(namespace)]
             out.rows(_DROPPED, rows, "No dropped table can be brought back.")
             return
+        if unresolved:
+            if namespace or long or recursive:
+                raise click.UsageError("--unresolved lists commits of all tables; leave NAMESPACE, -l and -r out")
+            out.rows(_UNRESOLVED, _unresolved(catalog, limit), "Every decided commit is complete.")
+            return
         if recursive and namespace:
             raise click.UsageError("--recursive lists the tables of the whole catalog; leave NAMESPACE out")
         found = _tables(catalog) if recursive else _children(catalog, namespace)
@@ -83,6 +100,26 @@ def ls(
         out.rows(_LONG if long else _SHORT, _latest(catalog, listed) if long else listed, "Nothing is here.")
         if more:
             message(f"More than {limit:,} names; --limit 0 lists all.")
+
+
+def _unresolved(catalog: Catalog, limit: int) -> Iterator[Row]:
+    """Yield unresolved commits, and say if there are more."""
+    left, after = limit or sys.maxsize, None
+    while True:
+        page = catalog.unresolved_commits(min(_PAGE, left), after=after)
+        for each in page.commits:
+            yield {
+                "name": None if each.table is None else str(each.table),
+                "branch": each.branch,
+                "version": each.version,
+                "by": each.committer or None,
+                "location": each.location,
+            }
+        left, after = left - len(page.commits), page.following
+        if after is None or left <= 0:
+            break
+    if after is not None:
+        message(f"More than {limit:,} commits; --limit 0 lists all.")
 
 
 def _dropped(table: DroppedTable) -> Row:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.application.commits.unresolved import UnresolvedCommit, UnresolvedCommits, position
 from lancekeep.application.entries.base_paths import restricted
 from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.domain.authorization import EVERYONE, Action, Decision, Principal
@@ -180,6 +181,23 @@ class AuthorizedCatalog:
 
     def list_dropped(self, identifier: Identifier = "") -> list[DroppedTable]:
         return [each for each in self._catalog.list_dropped(identifier) if self._access.may_read(each.id)]
+
+    def unresolved_commits(self, limit: int = 100, *, after: str | None = None) -> UnresolvedCommits:
+        """Return a page of the commits of readable tables.
+
+        Commits of no table are for principals that may read the whole catalog.
+        """
+        found = self._catalog.unresolved_commits(limit, after=after)
+        if self._access.may_read(ObjectId()):
+            return found
+        readable: list[UnresolvedCommit] = []
+        while True:
+            readable += (each for each in found.commits if each.table and self._access.may_read(each.table))
+            if len(readable) > limit:
+                return attrs.evolve(found, commits=tuple(readable[:limit]), following=position(readable[limit - 1]))
+            if found.following is None:
+                return attrs.evolve(found, commits=tuple(readable))
+            found = self._catalog.unresolved_commits(CHUNK, after=found.following)
 
     def clones_of(self, identifier: Identifier) -> list[str]:
         """Return the clones that the principal may read.

@@ -29,6 +29,7 @@ from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.bodies import Bodies
@@ -84,6 +85,9 @@ def create_app(
     """
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
+    if isinstance(namespace, CatalogNamespace):
+        conflicts = directory_of(namespace.catalog).commits.conflicts
+        telemetry.count_conflicts(lambda: conflicts.last_hour().count)
     health = Health(namespace)
     innermost = Operations(namespace, settings, around)
     operations: Any = innermost

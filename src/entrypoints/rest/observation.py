@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,15 @@ class Telemetry:
         self.commits = Counter(
             "lancekeep_commits", "Changes by operation and outcome.", ("operation", "outcome"), registry=self.registry
         )
+
+    def count_conflicts(self, last_hour: Callable[[], int]) -> None:
+        """Show the commits of this process that lost their version in the last hour."""
+        gauge = Gauge(
+            "lancekeep_conflicts_last_hour",
+            "Commits of this process that lost their version to another writer in the last hour.",
+            registry=self.registry,
+        )
+        gauge.set_function(last_hour)
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the text format of Prometheus."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 import attrs
 from starlette.responses import Response
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.commit_rows import CommitRow, CommitRows, StagedCommit
+from lancekeep.application.commits.unresolved import UnresolvedCommit
 from lancekeep.domain.errors import Damaged, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.page.formats import command
@@ -42,6 +44,11 @@ class CommitsView:
     remove: str
     check: str
     problem: str = ""
+
+    @property
+    def since(self) -> timedelta:
+        """The time in which the conflicts were counted."""
+        return timedelta(seconds=int(self.found.conflicts.seconds)) if self.found else timedelta()
 
     @property
     def rows(self) -> tuple[CommitRow, ...]:
@@ -90,4 +97,56 @@ def commits(request: PageRequest) -> Response:
     return request.render("commits.html", view=build(request.catalog, request.object_id, request.query), tab="commits")
 
 
-ROUTES = (("/t/{id}/commits", commits),)
+@attrs.frozen
+class UnresolvedView:
+    """A page of the unresolved commits of the catalog.
+
+    Attributes:
+        found: The commits, each with the command that completes it; None if they are unknown.
+        following: The ``after`` of the next page; None on the last page.
+        store: The URL of the commit store.
+        check: The command that finds every kind of incomplete commit.
+        problem: Why they are unknown; empty if they are known.
+    """
+
+    found: tuple[tuple[UnresolvedCommit, str], ...] | None
+    following: str | None
+    store: str
+    check: str
+    problem: str = ""
+
+
+def build_unresolved(catalog: Catalog, parameters: Mapping[str, str]) -> UnresolvedView:
+    """Return a page of the unresolved commits of the catalog.
+
+    Args:
+        catalog: The catalog.
+        parameters: ``after`` is the ``following`` of the page before.
+
+    Raises:
+        InvalidInput: ``after`` is of no page.
+    """
+    root = catalog.root_uri
+    check = command("fsck", root)
+    try:
+        found = catalog.unresolved_commits(PAGE, after=parameters.get("after") or None)
+    except (Unsupported, Damaged) as error:
+        return UnresolvedView(None, None, "", check, str(error))
+    shown = tuple((each, _completing(root, each)) for each in found.commits)
+    return UnresolvedView(shown, found.following, found.store, check)
+
+
+def _completing(root: str, commit: UnresolvedCommit) -> str:
+    """Return the command that completes a commit: any that reads the history."""
+    if commit.table is None:
+        return command("repair", root)
+    branch = {} if commit.branch is None else {"branch": commit.branch}
+    return command("history", root, str(commit.table), limit="1", **branch)
+
+
+def unresolved(request: PageRequest) -> Response:
+    """Answer with a page of the unresolved commits of the catalog."""
+    return request.render("unresolved.html", view=build_unresolved(request.catalog, request.query))
+
+
+ROUTES = (("/t/{id}/commits", commits), ("/commits", unresolved))
