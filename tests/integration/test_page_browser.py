@@ -20,12 +20,15 @@ from lancekeep import Catalog, connect
 from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.page.app import SEGMENTS
 from lancekeep.entrypoints.page.serving import page_of
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.format.manifest import file_of, message_span, parse_message
+from lancekeep.format.messages import Manifest
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 RIGHT_TO_LEFT = "abc\u202etxt.exe"
@@ -280,6 +283,53 @@ def test_any_two_versions_are_compared(browser: Browser, uri: str) -> None:
         visitor.page.get_by_role("button", name="Show the differences").click()
         expect(visitor.page).to_have_url(re.compile(r"/diff\?from=1&to=3"))
         expect(visitor.page.get_by_role("main")).to_contain_text("Append")
+
+
+def with_versions(dataset: Path, last: int) -> None:
+    """Give a dataset versions up to ``last``, each with the rows of version 2."""
+    name = NamingScheme.V2.final_name
+    content = (dataset / "_versions" / name(2)).read_bytes()
+    begin, _ = message_span(content)
+    message = parse_message(Manifest, content)
+    began = message.timestamp.seconds
+    for version in range(3, last + 1):
+        message.version, message.timestamp.seconds = version, began + version
+        path = dataset / "_versions" / name(version)
+        path.write_bytes(file_of(message.SerializeToString(), head=content[: begin - 4]))
+
+
+def test_history_of_ten_thousand_versions(browser: Browser, tmp_path: Path) -> None:
+    last = 10_000
+    with connect(str(tmp_path / "lake")) as catalog:
+        catalog.write("t", pa.table({"id": range(100)}))
+        catalog.write("t", pa.table({"id": range(100, 130)}), "append")
+        with_versions(Path(catalog.describe_table("t").uri.removeprefix("file://")), last)
+    with (
+        connect(str(tmp_path / "lake")) as catalog,
+        served(catalog) as uri,
+        visiting(browser, uri) as visitor,
+    ):
+        catalog.tags.create("t", "middle", 5000)
+        answer = visitor.page.goto(f"{uri}/t/t/history")
+        assert answer is not None
+        assert len(answer.body()) <= 60_000
+        rows = visitor.page.get_by_role("region", name="Versions").get_by_role("rowheader")
+        expect(rows).to_have_text([str(version) for version in range(last, last - 25, -1)])
+        visitor.page.get_by_role("link", name="Older versions").click()
+        expect(rows.first).to_have_text(str(last - 25))
+        visitor.visit("/t/t/history?before=5001")
+        expect(rows.first).to_have_text("5000")
+        expect(visitor.page.get_by_role("main")).to_contain_text("tag middle")
+        visitor.visit("/t/t/history?before=26")
+        expect(rows.last).to_have_text("1")
+        expect(visitor.page.get_by_role("link", name="Older versions")).to_have_count(0)
+        visitor.page.get_by_role("link", name="Newest versions").click()
+        expect(rows.first).to_have_text(str(last))
+        visitor.page.get_by_label("Compare version").fill("1")
+        visitor.page.get_by_role("button", name="Show the differences").click()
+        expect(visitor.page).to_have_url(re.compile(rf"/diff\?from=1&to={last}"))
+        expect(visitor.page.get_by_role("main")).to_contain_text("130")
+        visitor.require_sound()
 
 
 class Million:
