@@ -28,7 +28,7 @@ def files(variables: Mapping[str, str]) -> Iterator[Path]:
         yield project
     home = variables.get("XDG_CONFIG_HOME") or variables.get("APPDATA") or os.path.expanduser("~/.config")
     user = Path(home, "lancekeep", FILE)
-    if os.path.isfile(user):
+    if user.is_absolute() and os.path.isfile(user):  # without a home, "~" is a folder of the current folder
         yield user
 
 

@@ -22,7 +22,14 @@ else:
     class _Lance:
         def __getattr__(self, name: str) -> Any:
             module = import_module("lance")
-            return getattr(module, name) if hasattr(module, name) else import_module(f"lance.{name}")
+            if hasattr(module, name):
+                return getattr(module, name)
+            try:
+                return import_module(f"lance.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"lance.{name}":
+                    raise
+                raise AttributeError(f"pylance has no 'lance.{name}'", name=name, obj=self) from None
 
     class _Fts:
         def __getattr__(self, name: str) -> Any:

@@ -212,6 +212,7 @@ def test_differences_that_apply_cannot_remove_are_reported(source: str, file: Pa
         ({"tables": [{"name": "nowhere.t"}]}, "neither in the file nor in the catalog"),
         ({"tables": [{"name": "t", "propertys": {}}]}, "propertys"),
         ({"tables": [{"name": "t", "properties": {"a": 1}}]}, "texts"),
+        ({"format": True}, "format is not 1"),
         ({"tables": [{"name": "t", "protected": "yes"}]}, "bool"),
         ({"tables": [{"name": "t", "schema": {"fields": [{"name": "a", "type": {"type": "nope"}}]}}]}, "nope"),
         ({"tables": [{"name": "t", "tags": {"a": "1"}}]}, "the tag a"),

@@ -193,10 +193,10 @@ def test_names_in_commands_are_quoted(tmp_path: Path, name: str) -> None:
     freed_by = [each["freed by"] for each in costs(root, name) if each["what"] == "tag"]
     assert freed_by == [f"lancekeep tag '{name}' first -d; cleanup"]
     for line, shown in (
-        (["drop", root, name], f"`lancekeep undrop '{name}'` brings it back"),
-        (["restore", root, name, "1"], f"Undo it with `lancekeep restore '{name}' 2`"),
-        (["protect", root, name], f"`lancekeep unprotect '{name}'`"),
-        (["protect", root, ""], "Protected the catalog. End it with `lancekeep unprotect ''`"),
+        (["drop", root, name], f"`lancekeep undrop {root} '{name}'` brings it back"),
+        (["restore", root, name, "1"], f"Undo it with `lancekeep restore {root} '{name}' 2`"),
+        (["protect", root, name], f"`lancekeep unprotect {root} '{name}'`"),
+        (["protect", root, ""], f"Protected the catalog. End it with `lancekeep unprotect {root} ''`"),
     ):
         told = CliRunner().invoke(command, line, obj=lancekeep)
         assert (told.exit_code, shown in told.output) == (0, True), told.output

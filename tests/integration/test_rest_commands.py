@@ -122,6 +122,12 @@ def test_reading_command_works_over_a_server(uri: str, name: str) -> None:
     assert (result.exit_code, shown in result.stdout) == (0, True), result.output
 
 
+@pytest.mark.parametrize("number", [2**31, 10**30])
+def test_history_of_a_server_takes_any_limit(uri: str, number: int) -> None:
+    result = CliRunner().invoke(command, ["history", uri, "ns.t", "-n", str(number), "-o", "jsonl"], obj=lancekeep)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1), result.output
+
+
 CHANGES = {
     "bench": "bench {uri} --seconds 0.1 --yes",
     "create": "create {uri} ns.u --column id=int64",

@@ -57,6 +57,16 @@ def test_argument_wins_over_environment_over_project_file_over_user_file(
     }
 
 
+def test_user_without_a_home_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "~" / ".config" / "lancekeep"
+    folder.mkdir(parents=True)
+    (folder / "lancekeep.toml").write_text('root = "/elsewhere"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as without HOME and without an account
+    assert ConnectionConfig.resolve({}).root is None
+
+
 def test_explicit_false_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCEKEEP_UNSAFE", "true")
     assert ConnectionConfig.resolve({"root": "lake"}).unsafe

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_MOST_LISTED = 2**31 - 1
+"""The largest limit of a list that servers accept."""
+
 Engines = Callable[[ObjectId, Mapping[str, str]], TableEngine]
 """Returns the engine for a table and the storage options that the server vends for it."""
 
@@ -280,6 +283,7 @@ class RestWrites:
         """Describe the latest versions, without ``changes``: the protocol has none."""
         engine, _ = self._opened(object_id)
         fields: dict[str, Any] = {"id": list(object_id.names), "branch": branch, "descending": True}
+        limit = limit and min(limit, _MOST_LISTED)
         if before is None:
             fields["limit"] = limit
         found = (each for each in self._versions(fields) if before is None or each < before)

@@ -160,7 +160,7 @@ def decoded(text: str, source: str) -> Objects:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{source} is no JSON: {error}") from error
     _require(root, dict, f"{source}: the file")
-    if root.get("format") != _FORMAT:
+    if type(root.get("format")) is not int or root["format"] != _FORMAT:
         raise InvalidInput(f"{source} is no file of `lancekeep export-catalog`: its format is not {_FORMAT}")
     found = {ObjectId(): Namespace(*_properties(root, _ROOT, f"{source}: the catalog"))}
     for section, members in (("namespaces", _NAMESPACE), ("tables", _TABLE)):

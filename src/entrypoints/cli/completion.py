@@ -96,9 +96,8 @@ def complete(group: click.Group, instruction: str) -> None:
     with suppress(Exception):
         arguments, incomplete = shell_complete.get_completion_args()
         for item in _items(group, arguments, incomplete):
-            if shell != "bash" and item.type == "part":
-                item.type = "plain"
-            click.echo(shell_complete.format_completion(item))
+            shown = CompletionItem(item.value) if shell != "bash" and item.type == "part" else item
+            click.echo(shell_complete.format_completion(shown))
 
 
 def _items(group: click.Group, arguments: Sequence[str], incomplete: str) -> Iterator[CompletionItem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import timedelta
 
 import click
@@ -14,7 +13,7 @@ from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import agreed, print_line, progress
-from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, advised, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode, span
 from lancekeep.entrypoints.spans import shown_span
@@ -63,7 +62,7 @@ def drop(
     else:
         done = "Dropped" if assume_yes else "Would drop"
         if kept:
-            print_line(f"{done} {table}; `lancekeep undrop {shlex.quote(table)}` brings it back for {shown_span(kept)}")
+            print_line(f"{done} {table}; `{advised('undrop', table)}` brings it back for {shown_span(kept)}")
         else:
             print_line(f"{done} {table} and the files at {document['location']}")
         if clones:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import confirmed, message, progress
-from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, assume_yes, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, advised, assume_yes, stores
 from lancekeep.entrypoints.cli.upkeep import mode
 
 _drop = click.option("--drop", metavar="DROP", help="Which of several drops, as `lancekeep ls --dropped` shows it.")
@@ -79,7 +77,7 @@ def protect(functions: PublicFunctions, chosen: Stores, name: str, mode: str | N
     """
     with chosen.catalog(functions, mode=mode) as catalog:
         catalog.protect(name)
-    message(f"Protected {name or 'the catalog'}. End it with `lancekeep unprotect {shlex.quote(name)}`.")
+    message(f"Protected {name or 'the catalog'}. End it with `{advised('unprotect', name)}`.")
 
 
 @command()

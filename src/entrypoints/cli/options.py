@@ -7,6 +7,7 @@ public functions of the package by ``@click.pass_obj``, as `PublicFunctions`.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -213,6 +214,16 @@ def _named(place: str | None) -> dict[str, str]:
             f"./{place} for the directory, or the root of the catalog"
         )
     return {"catalog": place}
+
+
+def advised(name: str, *words: str) -> str:
+    """Return another command for the same catalog, as a message advises it.
+
+    It has the CATALOG that was given, without secrets, and none if the default catalog was meant.
+    """
+    context = click.get_current_context()
+    place = None if context.meta.get(LEFT_OUT, False) else context.params.get(CATALOG)
+    return shlex.join(["lancekeep", name, *([] if place is None else [public_url(place)]), *words])
 
 
 def as_json(command: Callable[P, T]) -> Callable[..., T]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 
 import click
 
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, progress
-from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, advised, stores
 from lancekeep.entrypoints.cli.reading import at_option
 from lancekeep.entrypoints.cli.upkeep import mode
 
@@ -50,5 +49,5 @@ def restore(
         after = catalog.versions.describe(name, branch=branch)
     message(
         f"Version {restored.version} of {name} has the contents of version {number}: {after.rows:,} rows, "
-        f"{after.rows - before.rows:+,}. Undo it with `lancekeep restore {shlex.quote(name)} {before.version}`."
+        f"{after.rows - before.rows:+,}. Undo it with `{advised('restore', name, str(before.version))}`."
     )
