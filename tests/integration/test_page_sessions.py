@@ -203,6 +203,22 @@ def test_server_without_authentication_answers_this_machine_alone(catalog: Catal
     assert TestClient(app, "http://rebound.test:2333").get("/").status_code == 403
     framed = TestClient(app, "http://localhost:2333").get("/", headers={"sec-fetch-site": "cross-site"})
     assert framed.status_code == 403
+    assert framed.headers["content-type"].startswith("text/html")
+    assert "content-security-policy" in framed.headers
+    assert "Back to the catalog" in framed.text
+
+
+def test_refused_request_of_a_browser_is_answered_with_a_page(catalog: Catalog) -> None:
+    busy = ServerSettings(requests=0)
+    answers = [TestClient(page_of(catalog, busy, security_of(busy, {})), "http://127.0.0.1").get("/")]
+    rated = ServerSettings(rate=1, burst=1)
+    visitor = TestClient(page_of(catalog, rated, security_of(rated, {})), "http://127.0.0.1")
+    answers += [visitor.get("/") for _ in range(9)][-1:]
+    for answer, status in zip(answers, (503, 429), strict=True):
+        assert answer.status_code == status
+        assert answer.headers["content-type"].startswith("text/html")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "Back to the catalog" in answer.text
 
 
 def test_one_time_url_opens_one_browser(catalog: Catalog) -> None:

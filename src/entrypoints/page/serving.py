@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+import attrs
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.page.app import Page
+from lancekeep.entrypoints.page.environment import environment
+from lancekeep.entrypoints.page.responses import error_page, protected
 from lancekeep.entrypoints.page.sessions import OPEN, KeySessions, LocalSession
+from lancekeep.entrypoints.rest.errors import Problem
 from lancekeep.entrypoints.rest.observation import Observation, Telemetry
 from lancekeep.entrypoints.rest.security.authentication import LocalOnly
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
+from lancekeep.entrypoints.rest.security.refusal import REFUSAL
 from lancekeep.entrypoints.rest.security.setup import Security
 from lancekeep.entrypoints.rest.server import listen, url_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -76,4 +82,19 @@ def serve_locally(catalog: Catalog, port: int, announce: Callable[[str], None]) 
 
 def _limited(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
     app = Transfer(app, largest=LARGEST_FORM, document=LARGEST_FORM, seconds=settings.body_seconds)
-    return Concurrency(app, most=settings.requests)
+    return _Refusals(Concurrency(app, most=settings.requests))
+
+
+@attrs.frozen
+class _Refusals:
+    """Makes what the limits of a server refuse a page, as everything else that a browser asks for."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[REFUSAL] = _refusal
+        await self.app(scope, receive, send)
+
+
+def _refusal(problem: Problem, request_id: str) -> Response:
+    return protected(error_page(environment(), problem, {}, request_id))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
+
+REFUSAL = "refusal"
+"""The entry of the state of a request whose function makes another response of a problem and the id of the request."""
 
 
 async def refuse(error: HttpError, scope: Scope, receive: Receive, send: Send) -> None:
@@ -16,5 +19,9 @@ async def refuse(error: HttpError, scope: Scope, receive: Receive, send: Send) -
     state = scope.setdefault("state", {})
     problem = Problem.of(error)
     state["error"], state["problem"] = error, problem
-    headers = {"connection": "close", **problem.headers}
-    await JSONResponse(problem.body(state.get("request_id", "")), problem.status, headers)(scope, receive, send)
+    request_id, make = state.get("request_id", ""), state.get(REFUSAL)
+    response: Response = (
+        JSONResponse(problem.body(request_id), problem.status) if make is None else make(problem, request_id)
+    )
+    response.headers.update({"connection": "close", **problem.headers})
+    await response(scope, receive, send)
