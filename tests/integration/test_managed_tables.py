@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from faults import killed_at_each_state
 from lance_namespace import DeclareTableRequest, DescribeTableRequest
+from rest_server import serving
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
@@ -413,3 +414,29 @@ def test_first_commit_store_leaves_tables_to_the_storage_that_say_so(tmp_path: P
         native(catalog, 2, "s")
         assert numbers(catalog, "s") == [1, 2]
         assert findings(catalog) == []
+
+
+# -- over a server --------------------------------------------------------------------------------------------------
+
+
+def test_manager_over_a_server(tmp_path: Path, store: str) -> None:
+    """A commit through the server is right for both managers, also by a handle from before the change."""
+    namespace = lancekeep.DirectoryNamespace(root=str(tmp_path / "lake"), commit_store=store)
+    with serving(namespace) as front, lancekeep.connect(front.uri) as served:
+        own = namespace.catalog
+        served.write("t", rows(1), properties=STORAGE)
+        assert (served.describe_table("t").managed, stored(own)) == (False, [])
+        native(own, 2)
+        served.write("t", rows(3), "append")
+        handle = served.open("t")
+        own.alter_table("t", IMPLEMENTATION)
+        assert served.describe_table("t").managed
+        handle.insert(rows(4))
+        served.write("t", rows(5), "append")
+        assert (numbers(own), bool(stored(own))) == ([1, 2, 3, 4, 5], True)
+        own.alter_namespace([], STORAGE)
+        served.write("u", rows(1))
+        assert not served.describe_table("u").managed
+        with pytest.raises(InvalidInput, match="expected 'implementation' or 'storage'"):
+            served.declare_table("v", {"lancekeep.managed": "both"})
+        assert findings(own) == []

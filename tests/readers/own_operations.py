@@ -203,6 +203,20 @@ class OwnOperations(RuleBasedStateMachine):
         ):
             assert self.catalogs[(at + 1) % 2].find_table(name).properties["owner"] == value
 
+    @operation(has_tables, at=FEW, storage=FLAG)
+    def change_manager(self: Any, at: int, storage: bool) -> None:
+        """Leave a table to the storage, or to the commit store; no version is made."""
+        name = self.named(at)
+        if name is None:
+            return
+        manager, catalog = "storage" if storage else "implementation", self.catalogs[at % 2]
+        if self.attempt(
+            lambda: catalog.alter_table(name, {"lancekeep.managed": manager}),
+            may_refuse=self.mode == "v1" or self.kind == "none",
+            what="change the manager of a table",
+        ):
+            assert self.catalogs[(at + 1) % 2].describe_table(name).managed is (not storage)
+
     @operation(at=FEW)
     def maintain(self: Any, at: int) -> None:
         """Run the upkeep of a worker, which removes nothing that is younger than its grace period."""
