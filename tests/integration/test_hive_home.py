@@ -188,6 +188,13 @@ def test_table_that_became_managed_becomes_external_again(hive_url: str, tmp_pat
         catalog.alter_table(f"{space}.t", {"k": "w"})
         repaired = server.table(space, "t")
         assert repaired is not None
+        purging = {**(repaired.parameters or {}), "external.table.purge": "true"}
+        server.alter_table(space, "t", attrs.evolve(repaired, parameters=purging))
+        HiveManifestStore(server, Layout(f"file://{tmp_path}/lake")).optimize()
+        repaired = server.table(space, "t")
+        assert repaired is not None
+        assert "external.table.purge" not in (repaired.parameters or {})
+        assert catalog.describe_table(f"{space}.t").properties == {"k": "w"}
         assert (repaired.kind, (repaired.parameters or {})["EXTERNAL"]) == (EXTERNAL, "TRUE")
         server.drop_table(space, "t", delete_data=True)
         assert not catalog.table_exists(f"{space}.t")

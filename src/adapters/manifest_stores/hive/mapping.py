@@ -30,13 +30,15 @@ OWN_TYPE = "lancekeep"
 """The ``table_type`` of the catalog's own tables, which are no entries for other software."""
 TABLE_TYPE, _MANAGED_BY, _EXTERNAL = "table_type", "managed_by", "EXTERNAL"
 _LANCE = "lance"
+_PURGE = "external.table.purge"
+"""The parameter by which a drop in Hive removes the files of an external table, too."""
 _GIVEN = f"{OWN_PROPERTIES}given"
 """The parameter of a database that lists the fields that are properties of the namespace."""
 _HIDDEN = frozenset(
     (
         *(REVISION, ID, LOCATION, TABLE_TYPE, _MANAGED_BY, _EXTERNAL, _GIVEN, LAST_CHANGE),
         *("last_modified_by", "last_modified_time", "numFiles", "totalSize", "numRows", "rawDataSize"),
-        *("COLUMN_STATS_ACCURATE", "numFilesErasureCoded", "bucketing_version", "external.table.purge"),
+        *("COLUMN_STATS_ACCURATE", "numFilesErasureCoded", "bucketing_version", _PURGE),
         *("TRANSLATED_TO_EXTERNAL", "DO_NOT_UPDATE_STATS", "STATS_GENERATED_VIA_STATS_TASK"),
     )
 )
@@ -227,7 +229,9 @@ class Layout:
             )
         properties = entry.properties
         _check(properties, _LONGEST_TABLE_PARAMETER)
-        kept = {name: value for name, value in (base.parameters or {}).items() if name in _HIDDEN - {ID, LOCATION}}
+        kept = {
+            name: value for name, value in (base.parameters or {}).items() if name in _HIDDEN - {ID, LOCATION, _PURGE}
+        }
         kind = {TABLE_TYPE: _LANCE} if entry.object_type == TABLE else {TABLE_TYPE: OWN_TYPE, ID: entry.object_id}
         own = {_EXTERNAL: "TRUE", _MANAGED_BY: "impl" if managed else "storage", REVISION: revision, **kind}
         storage = base.storage if base.storage and base.storage.location else _STORAGE
@@ -300,7 +304,7 @@ def is_foreign(table: HiveTable) -> bool:
 def is_exposed(table: HiveTable) -> bool:
     """Return whether a drop by other software would remove a table's files."""
     parameters = table.parameters or {}
-    return table.kind != EXTERNAL or parameters.get("external.table.purge", "").lower() == "true"
+    return table.kind != EXTERNAL or parameters.get(_PURGE, "").lower() == "true"
 
 
 def record_prefix(names: tuple[str, ...]) -> str:

@@ -37,7 +37,7 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
 from lancekeep.adapters.manifest_stores.hive.plan import FOREIGN, Plan, foreign, revision_of
 from lancekeep.adapters.manifest_stores.hive.view import CHANGE, PROPERTIES, TOKENS, VERSION, HiveView
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
-from lancekeep.domain.catalog import ManifestStoreGuarantees
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put
 from lancekeep.domain.errors import (
     AlreadyExists,
     ConcurrentModification,
@@ -161,8 +161,16 @@ class HiveManifestStore:
             self._drop_own(gone)
 
     def optimize(self) -> None:
-        """Remove what stopped writers have left. The Metastore has indexes of its own."""
+        """Remove what stopped writers have left, and make every table external.
+
+        The Metastore has indexes of its own.
+        """
         self.clean_up()
+        view = self.view()
+        for _ in view.all_of(TABLE):
+            pass  # the view keeps the exposed tables only
+        for object_id in view.exposed:
+            self.apply(lambda view, object_id=object_id: (_again(view, object_id), None))  # type: ignore[misc]
 
     def clean_up(self) -> int:
         """Remove the catalog's own tables that stopped writers have left."""
@@ -544,6 +552,12 @@ class HiveManifestStore:
     def _is_over(self, version: int) -> bool:
         """Return whether another writer has completed a change: a database has no compare-and-set."""
         return self._viewed(self._control()).version > version
+
+
+def _again(view: CatalogView, object_id: str) -> Sequence[Change]:
+    """Enter a table again, which makes it external."""
+    entry = view.find(object_id)
+    return [] if entry is None else [Put(entry)]
 
 
 def _new(token: str) -> str:

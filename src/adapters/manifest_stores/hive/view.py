@@ -14,6 +14,7 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     Place,
     entry_of_catalog,
     entry_of_database,
+    is_exposed,
     is_own_database,
     joined,
     record_prefix,
@@ -45,6 +46,9 @@ class HiveView:
         metastore: The Metastore.
         layout: The names and locations.
         control: The control table, or None if the catalog does not exist yet.
+
+    Attributes:
+        exposed: The ids of listed tables whose files a drop by other software would remove.
     """
 
     unnamed = 0
@@ -54,6 +58,7 @@ class HiveView:
         self._tables: dict[Place, HiveTable | None] = {}
         self._databases: dict[Place, Database | None] = {}
         self._catalogs: dict[str, Catalog | None] = {}
+        self.exposed: list[str] = []
 
     @property
     def guarantees(self) -> ManifestStoreGuarantees:
@@ -235,6 +240,8 @@ class HiveView:
                     table = found.get(name)
                     entry = None if table is None else self._entry(f"{namespace.key}{MANIFEST_DELIMITER}{name}", table)
                     if entry is not None:
+                        if table is not None and is_exposed(table):
+                            self.exposed.append(entry.object_id)
                         yield entry
         except ObjectMissing:  # the database was dropped
             return
