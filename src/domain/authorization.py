@@ -97,6 +97,22 @@ class Policy:
             for each in self.grants
         )
 
+    def subtrees(self, principal: Principal, object_id: ObjectId) -> list[ObjectId]:
+        """Return what of an object is permitted: itself, or subtrees below it.
+
+        None covers another; they are sorted by their names.
+        """
+        permitted = {
+            max(each.subtree, object_id, key=lambda one: len(one.names))
+            for each in self.grants
+            if (_covers(each.subtree, object_id) or _covers(object_id, each.subtree)) and each.names(principal)
+        }
+        found: list[ObjectId] = []
+        for subtree in sorted(permitted, key=lambda one: one.names):
+            if not found or not _covers(found[-1], subtree):
+                found.append(subtree)
+        return found
+
     def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
         """Return whether a principal may do something with an object."""
         role = self.role(principal, object_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from lancekeep.domain.authorization import Action, Decision, Principal
@@ -18,7 +19,7 @@ class Authorizer(Protocol):
     - **Order**: a principal that may do an action may do the weaker actions, too.
     - **Hiding**: if ``decide`` answers `Decision.HIDDEN` and no object below is permitted, ``sees`` is False.
 
-    Instances may be shared between threads. Both methods are called several times per request, so they send no
+    Instances may be shared between threads. The methods are called several times per request, so they send no
     requests.
     """
 
@@ -32,4 +33,11 @@ class Authorizer(Protocol):
         """Return whether a listing shows an object.
 
         A listing shows the object if the object, or an object below it, is permitted.
+        """
+
+    def subtrees(self, principal: Principal, object_id: ObjectId) -> Sequence[ObjectId]:
+        """Return what of an object is permitted: itself, or subtrees below it.
+
+        Returns:
+            Subtrees none of which covers another. Listings below the object show names in them or above them alone.
         """

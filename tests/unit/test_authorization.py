@@ -63,6 +63,20 @@ def test_listings_show_ancestors_of_permitted_objects_alone() -> None:
     assert not policy.sees(BOB, of(""))
 
 
+def test_permitted_subtrees_are_the_widest_grants_below_an_object() -> None:
+    names = ("ml.a", "ml.a.b", "ml.a!", "ml.c.d", "other")
+    policy = Policy((*(grant(READ, name, ADA.name) for name in names), grant(ADMIN, "", BOB.name)))
+
+    def subtrees(principal: Principal, name: str) -> list[str]:
+        return [str(each) for each in policy.subtrees(principal, of(name))]
+
+    assert subtrees(ADA, "ml") == ["ml.a", "ml.a!", "ml.c.d"]
+    assert subtrees(ADA, "") == ["ml.a", "ml.a!", "ml.c.d", "other"]
+    assert subtrees(ADA, "ml.a.x") == ["ml.a.x"]
+    assert subtrees(BOB, "ml") == ["ml"]
+    assert subtrees(ADA, "foreign") == subtrees(Principal("key:eve"), "") == []
+
+
 def test_the_strongest_grant_decides() -> None:
     policy = Policy((grant(READ, "", EVERYONE), grant(ADMIN, "ml", BOB.name)))
     assert policy.decide(ADA, WRITE, of("ml.a")) is DENIED
@@ -140,6 +154,13 @@ def test_a_location_needs_the_whole_catalog() -> None:
     assert needs("declare_table", api.DeclareTableRequest(id=name, location="b.lance")) == [new, ROOT]
     assert needs("register_table", api.RegisterTableRequest(id=name, location="b.lance")) == [new, ROOT]
     assert needs("create_table", api.CreateTableRequest(id=name, storage_options={"endpoint": "x"})) == [new, ROOT]
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "Overwrite", "Over_Write"])
+def test_to_replace_a_namespace_needs_what_its_drop_needs(mode: str) -> None:
+    assert needs("create_namespace", api.CreateNamespaceRequest(id=["a"])) == [Need(WRITE, of("a"), Kind.NEW)]
+    replaced = api.CreateNamespaceRequest(id=["a"], mode=mode)
+    assert needs("create_namespace", replaced) == [Need(ADMIN, of("a"), Kind.NEW)]
 
 
 def test_a_rename_needs_source_and_target() -> None:

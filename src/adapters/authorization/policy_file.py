@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,9 @@ class PolicyFile:
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         return self.policy.sees(principal, object_id)
+
+    def subtrees(self, principal: Principal, object_id: ObjectId) -> Sequence[ObjectId]:
+        return self.policy.subtrees(principal, object_id)
 
     def _reload(self) -> None:
         try:

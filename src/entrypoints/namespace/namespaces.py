@@ -8,7 +8,7 @@ from lancekeep.adapters.lance.callbacks import checked_limit
 from lancekeep.domain import errors
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.entrypoints.namespace.boundary import operation
-from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of, keep_of
+from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of, keep_of, namespace_mode
 
 
 class NamespaceOperations(Operations):
@@ -17,7 +17,7 @@ class NamespaceOperations(Operations):
     @operation
     def create_namespace(self, request: api.CreateNamespaceRequest) -> api.CreateNamespaceResponse:
         """Create a namespace; ``overwrite`` replaces an empty one and refuses any other."""
-        mode = choice(request.mode, "mode", "create", "exist_ok", "overwrite")
+        mode = namespace_mode(request.mode)
         namespace = self._catalog.create_namespace(
             id_of(request), request.properties, exist_ok=mode == "exist_ok", overwrite=mode == "overwrite"
         )

@@ -107,3 +107,15 @@ def choice(value: str | None, name: str, default: str, *others: str) -> str:
         if value.lower().replace("_", "") == choice.replace("_", ""):
             return choice
     raise InvalidInput(f"unknown {name} {value!r}; choose {', '.join((default, *others))}")
+
+
+def namespace_mode(mode: str | None) -> str:
+    """Return what a creation does if the namespace exists.
+
+    Returns:
+        ``create`` to refuse it, ``exist_ok`` to keep it, ``overwrite`` to replace it.
+
+    Raises:
+        InvalidInput: The mode is unknown.
+    """
+    return choice(mode, "mode", "create", "exist_ok", "overwrite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from lancekeep.domain.errors import AccessDenied, NamespaceNotFound, TableNotFou
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
+from lancekeep.entrypoints.permitted import PermittedNames
 from lancekeep.ports.authorization import Authorizer
 
 OF_TABLE: Mapping[str, frozenset[str]] = {
@@ -32,7 +33,7 @@ OF_TABLE: Mapping[str, frozenset[str]] = {
 """The methods of `Catalog` and of its services that read the table of their first argument."""
 
 CHUNK = 1000
-"""How many names of a listing are read at a time."""
+"""How many unresolved commits are read at a time."""
 
 
 @attrs.frozen
@@ -68,6 +69,12 @@ class Access:
         if self.authorizer is None:
             return True
         return self.principal is not None and self.authorizer.sees(self.principal, object_id)
+
+    def subtrees(self, object_id: ObjectId) -> Sequence[ObjectId]:
+        """Return what of an object the principal may read: itself, or subtrees."""
+        if self.authorizer is None:
+            return [object_id]
+        return [] if self.principal is None else self.authorizer.subtrees(self.principal, object_id)
 
     def base_paths(self) -> AbstractContextManager[None]:
         """Refuse base paths that lead elsewhere than into readable tables."""
@@ -110,15 +117,10 @@ class Listing:
                 raise AccessDenied("you may read nothing in this catalog; ask an administrator for a role")
             raise _absent_namespace(parent)
         try:
-            if self._access.may_read(parent):
+            subtrees = self._access.subtrees(parent)
+            if parent in subtrees:
                 return page(after=after, limit=limit)
-            found: list[str] = []
-            more = True
-            while more and len(found) <= limit:  # so that no page reveals a hidden name by its length
-                names, after = page(after=after, limit=CHUNK)
-                found += (name for name in names if self._access.sees(ObjectId((*parent.names, name))))
-                more = after is not None
-            return found[:limit], found[limit - 1] if len(found) > limit else None
+            return PermittedNames.of_children(parent, subtrees).page(page, after, limit)
         except NamespaceNotFound:
             raise _absent_namespace(parent) from None
 

@@ -12,14 +12,12 @@ from lance_namespace import errors as api_errors
 from lancekeep.application.entries.base_paths import restricted
 from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.extensions import dropped_page
+from lancekeep.entrypoints.permitted import PermittedNames
 from lancekeep.entrypoints.rest.requests import Call
 from lancekeep.entrypoints.rest.security.permissions import Kind, Need, needs
 from lancekeep.ports.authorization import Authorizer
-
-CHUNK = 1000
-"""How many names of a listing are read at a time."""
 
 _NAMES = {"list_namespaces": "namespaces", "list_tables": "tables", "list_all_tables": "tables"}
 """The field of the response that holds the names, by operation."""
@@ -91,32 +89,24 @@ class Authorization:
     def _listing(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
         request: Any = call.request
         namespace = ObjectId.of(request.id)
-        if self.authorizer.decide(principal, Action.READ, namespace) is Decision.ALLOWED:
+        subtrees = self.authorizer.subtrees(principal, namespace)
+        if namespace in subtrees:
             return proceed(call)
-        field, limit, after = _NAMES[call.operation], request.limit, request.page_token or ""
-        if limit is not None and limit < 1:
-            raise InvalidInput(f"the limit is {limit}; give a positive number, or leave it out")
-        found: list[str] = []
-        token: str | None = None
-        while True:
-            page = request.model_copy(update={"limit": CHUNK, "page_token": token})
+        if request.limit is not None and request.limit < 1:
+            raise InvalidInput(f"the limit is {request.limit}; give a positive number, or leave it out")
+        field = _NAMES[call.operation]
+        response: Any = None
+
+        def read(after: str | None, limit: int) -> tuple[Sequence[str], str | None]:
+            nonlocal response
+            page = request.model_copy(update={"limit": limit, "page_token": after})
             response = proceed(attrs.evolve(call, request=page))
-            found += (
-                name
-                for name in getattr(response, field)
-                if name > after and self.authorizer.sees(principal, _named(call.operation, namespace, name))
-            )
-            token = response.page_token
-            if not token or (limit is not None and len(found) > limit):
-                break
-        shown = found[:limit]
-        return response.model_copy(update={field: shown, "page_token": shown[-1] if len(shown) < len(found) else None})
+            return getattr(response, field), response.page_token
 
-
-def _named(operation: str, namespace: ObjectId, name: str) -> ObjectId:
-    if operation == "list_all_tables":
-        return ObjectId(tuple(name.split(MANIFEST_DELIMITER)))
-    return ObjectId((*namespace.names, name))
+        whole = call.operation == "list_all_tables"
+        permitted = PermittedNames.of_all(subtrees) if whole else PermittedNames.of_children(namespace, subtrees)
+        names, token = permitted.page(read, request.page_token or None, request.limit)
+        return response.model_copy(update={field: names, "page_token": token})
 
 
 def absence(required: Sequence[Need], *, of_table: bool) -> api_errors.LanceNamespaceError:

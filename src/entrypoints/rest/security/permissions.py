@@ -6,6 +6,7 @@ their identifier does not name:
 - A location may be the directory of another table, so a request with a location needs the role admin on the whole
 catalog.
 - A batch needs the permissions of all of its members, a rename the permissions for both names.
+- To create a namespace with the mode overwrite drops the one that exists, so it needs what a drop needs.
 - A purge with force may make clones of other subtrees unreadable, so it needs the role admin on the whole catalog.
 - A materialized view reads its source, so creating one needs the role read on the source. No request can set the
   property that defines a view: a refresh reads whatever source it names.
@@ -24,6 +25,7 @@ from lancekeep.domain.authorization import Action
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.extensions import undrop_target
+from lancekeep.entrypoints.namespace.operations import namespace_mode
 
 
 class Kind(Enum):
@@ -64,7 +66,8 @@ def needs(operation: str, request: Any) -> list[Need]:
         request: Its request model.
 
     Raises:
-        InvalidInput: An identifier in the request is not valid, or the source of a view cannot be understood.
+        InvalidInput: An identifier or the mode in the request is not valid, or the source of a view cannot be
+            understood.
     """
     special = _SPECIAL.get(operation)
     if special is not None:
@@ -84,7 +87,6 @@ SIMPLE: Mapping[str, tuple[Action, Kind]] = {
     "describe_namespace": (READ, Kind.NAMESPACE),
     "alter_namespace": (WRITE, Kind.NAMESPACE),
     "namespace_exists": (READ, Kind.NAMESPACE),
-    "create_namespace": (WRITE, Kind.NEW),
     "drop_namespace": (ADMIN, Kind.NAMESPACE),
     "describe_table": (READ, Kind.TABLE),
     "alter_table": (WRITE, Kind.TABLE),
@@ -127,6 +129,13 @@ SIMPLE: Mapping[str, tuple[Action, Kind]] = {
     "refresh_materialized_view": (WRITE, Kind.TABLE),
 }
 """The operations that concern the object of their identifier alone."""
+
+
+def _namespace(request: Any) -> list[Need]:
+    """Return what creating a namespace needs; to replace one, its drop."""
+    replaces = namespace_mode(request.mode) == "overwrite"
+    return [Need(ADMIN if replaces else WRITE, ObjectId.of(request.id), Kind.NEW)]
+
 
 CREATING = ("declare_table", "create_table", "create_empty_table")
 
@@ -214,6 +223,7 @@ def _protection(request: Any) -> list[Need]:
 
 _SPECIAL: Mapping[str, Callable[[Any], list[Need]]] = {
     "list_operations": lambda _: [Need(READ, ObjectId(), Kind.LISTING)],
+    "create_namespace": _namespace,
     **dict.fromkeys(CREATING, _creation),
     "register_table": _registration,
     "rename_table": _rename,
