@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_versions import TableVersions
     from lancekeep.application.rows.transactions import Snapshot, Transaction
     from lancekeep.application.rows.views import Refreshed, Views
+    from lancekeep.application.upkeep.catalog_copy import CatalogCopy, Obstacle
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.maintenance import MaintenanceAction
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.service import Upkeep
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
-    from lancekeep.composition import certify, connect
+    from lancekeep.composition import certify, connect, copy_catalog
     from lancekeep.domain.commit import Changed, Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
     from lancekeep.domain.errors import (
@@ -112,6 +113,7 @@ __all__ = [
     "BranchNotFound",
     "Branches",
     "Catalog",
+    "CatalogCopy",
     "Certificate",
     "ChangeCounts",
     "Changed",
@@ -166,6 +168,7 @@ __all__ = [
     "NotCleaned",
     "NotFound",
     "ObjectId",
+    "Obstacle",
     "Outcome",
     "Partition",
     "PartitionBy",
@@ -233,6 +236,7 @@ __all__ = [
     "WrittenPartition",
     "certify",
     "connect",
+    "copy_catalog",
     "digest",
     "drop_fragments",
     "lost_rows",
@@ -242,6 +246,7 @@ __all__ = [
 _HOMES = {
     "lancekeep.application.catalog": "Catalog",
     "lancekeep.application.certification": "Certificate Check Result",
+    "lancekeep.application.upkeep.catalog_copy": "CatalogCopy Obstacle",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
     "lancekeep.application.upkeep.table_relocation": "RelocationReport",
     "lancekeep.application.upkeep.tiering": "TieringReport",
@@ -262,7 +267,7 @@ _HOMES = {
     "lancekeep.domain.maintenance": "MaintenancePolicy",
     "lancekeep.application.upkeep.maintenance": "MaintenanceAction",
     "lancekeep.application.upkeep.manifest_names": "RenamedManifests",
-    "lancekeep.composition": "certify connect",
+    "lancekeep.composition": "certify connect copy_catalog",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.application.rows.table_data": "TableData",
     "lancekeep.application.rows.table_scan": "TableScan",

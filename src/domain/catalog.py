@@ -115,6 +115,7 @@ class CatalogView(Protocol):
         properties: the properties of the root namespace.
         entered: the properties that the manifest holds, which cost no request.
         guarantees: what the manifest store can hold.
+        columns: the logical types of the columns outside of the specification, by name.
         unnamed: the number of stored rows without an object id or an object type. They are kept, but are not entries.
     """
 
@@ -129,6 +130,9 @@ class CatalogView(Protocol):
 
     @property
     def guarantees(self) -> ManifestStoreGuarantees: ...
+
+    @property
+    def columns(self) -> Mapping[str, str]: ...
 
     @property
     def unnamed(self) -> int: ...
@@ -175,9 +179,11 @@ class Entries:
         entries: Iterable[ManifestEntry],
         properties: Mapping[str, str],
         guarantees: ManifestStoreGuarantees = ManifestStoreGuarantees(),
+        columns: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self.guarantees = guarantees
+        self.columns: Mapping[str, str] = columns or {}
         self.properties = self.entered = properties
         self._entries = {entry.object_id: entry for entry in entries}
         self._ids = sorted(self._entries)
@@ -221,7 +227,7 @@ class Entries:
     def after(self, changes: Sequence[Change]) -> Entries:
         """Return the next version of the catalog, with ``changes`` applied."""
         entries = dict(self._entries)
-        properties = dict(self.properties)
+        properties, columns = dict(self.properties), dict(self.columns)
         for change in changes:
             match change:
                 case Put(entry):
@@ -230,9 +236,9 @@ class Entries:
                     entries.pop(object_id, None)
                 case SetProperties():
                     properties = change.merged_into(properties)
-                case AddColumns():
-                    pass  # entries in memory keep any extension
-        return Entries(self.version + 1, entries.values(), properties, self.guarantees)
+                case AddColumns():  # entries in memory keep any extension
+                    columns |= change.columns
+        return Entries(self.version + 1, entries.values(), properties, self.guarantees, columns)
 
 
 def page(names: Sequence[str], after: str | None, limit: int | None) -> tuple[list[str], str | None]:

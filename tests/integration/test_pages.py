@@ -234,14 +234,16 @@ def test_maintenance(home: Path) -> None:
     assert names["catalog"].find_table("ml.events").properties["lancekeep.digests"] == "false"
 
 
-def test_migration(home: Path) -> None:
+def test_migration(home: Path, postgres_url: str) -> None:
     for mode in ("v1", "compatible"):
         catalog = lancekeep.connect("bucket/lake", mode=mode)
         catalog.write(f"in_{mode}", ROWS)
     catalog.create_namespace("ml")
     catalog.write("ml.features", ROWS)
-    places = {"--commit-store dynamodb://lance-commits": "", **local(home)}
+    entries = {"postgresql://lake@db/lake?catalog=prod": f"{postgres_url}?catalog={uuid4()}"}
+    places = {"--commit-store dynamodb://lance-commits": "", **entries, **local(home)}
     assert Reader(places, {"lancekeep": lancekeep}).read(page("migration.md"))
+    assert lancekeep.connect("bucket/lake", mode="v2").table_exists("ml.features")
 
 
 def test_namespace_operations() -> None:

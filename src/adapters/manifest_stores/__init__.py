@@ -47,14 +47,32 @@ def open_manifest_store(url: str, options: Mapping[str, str], objects: ObjectSto
         InvalidInput: The URL or an option is invalid; the message names the nearest known one.
         Refused: The entries of the root are elsewhere.
     """
+    return ClaimedManifestStore(open_unclaimed(url, options, objects, root_key), objects, root_key)
+
+
+def open_unclaimed(url: str, options: Mapping[str, str], objects: ObjectStore, root_key: str) -> ManifestStoreElsewhere:
+    """Open the manifest store of a URL, whatever the root records.
+
+    Otherwise it does the same as `open_manifest_store`.
+    """
     location = StoreUrl.parse(url, options, MANIFEST_STORES)
     scheme = location.parts.scheme
-    own = _OWN.get(scheme)
-    adapter: type[ManifestStoreAdapter] | None = own() if own is not None else MANIFEST_STORES.adapter(scheme)
+    adapter = _adapter(scheme)
     if adapter is None:
         raise MANIFEST_STORES.unknown(scheme, _OWN)
     location.check_options(adapter.options)
-    return ClaimedManifestStore(adapter.open(location, objects, root_key), objects, root_key)
+    return adapter.open(location, objects, root_key)
+
+
+def names_manifest_store(place: str) -> bool:
+    """Return whether a text is the URL of a manifest store, and not a root."""
+    scheme, separator, _ = place.partition("://")
+    return bool(separator) and (scheme in _OWN or MANIFEST_STORES.adapter(scheme) is not None)
+
+
+def _adapter(scheme: str) -> type[ManifestStoreAdapter] | None:
+    own = _OWN.get(scheme)
+    return own() if own is not None else MANIFEST_STORES.adapter(scheme)
 
 
 def _postgres() -> type[ManifestStoreAdapter]:

@@ -6,22 +6,22 @@ manifest store in the properties file of the root, and another manifest store, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from lancekeep.adapters.manifest_stores.compatible import own_properties
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees
 from lancekeep.domain.errors import ConcurrentModification, Refused
+from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY, MOVED_PROPERTY, copied_properties
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest_entry import OWN_PROPERTIES
-from lancekeep.domain.table import MANIFEST_DIRECTORY
+from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
-MANIFEST_STORE_PROPERTY = f"{OWN_PROPERTIES}manifest_store"
-"""The property in a root's file that names, without secrets, the manifest store of its entries."""
+_ATTEMPTS = 10
 
 
 class ManifestStoreElsewhere(ManifestStore, Protocol):
@@ -59,6 +59,53 @@ def require_entries_in(root: str, url: str | None, properties: Mapping[str, str]
             f"the entries of {root} are in the manifest store {recorded}; opened with {url or 'its directory'}. "
             f"Connect with manifest_store={recorded!r}."
         )
+
+
+def require_claim_of(objects: ObjectStore, root_key: str, urls: Sequence[str]) -> None:
+    """Raise `Refused` if a root records another manifest store than these."""
+    recorded = DirectoryListing(objects, root_key).view().properties.get(MANIFEST_STORE_PROPERTY)
+    if recorded is not None and recorded not in urls:
+        raise Refused(
+            f"the entries of {objects.root_uri}{root_key} are in the manifest store {recorded}; copy them from there"
+        )
+
+
+def take_root(objects: ObjectStore, root_key: str, url: str, _: CatalogView) -> None:
+    """Record a manifest store elsewhere as the home of a root's catalog. Idempotent.
+
+    It takes the place of the former home. Processes that have the directory open refuse every operation from now on.
+    """
+    _record(objects, root_key, lambda recorded: {**recorded, MANIFEST_STORE_PROPERTY: url, MOVED_PROPERTY: url})
+
+
+def return_root(objects: ObjectStore, root_key: str, view: CatalogView) -> None:
+    """Record the directory as the home of its catalog. Idempotent."""
+    _record(objects, root_key, lambda _: own_properties(copied_properties(view.properties, view.guarantees)))
+
+
+def show_tables(objects: ObjectStore, root_key: str, view: CatalogView) -> None:
+    """Let readers that list directories see the tables of a catalog, and no others."""
+    listing = DirectoryListing(objects, root_key)
+    directory = listing.view()
+    for name in directory.names():
+        location = name + V1_SUFFIX
+        is_shown = directory.find(name) is not None
+        if is_shown and not is_at(view, location):
+            listing.hide(location)
+        elif not is_shown and is_at(view, location):
+            listing.show(location)
+
+
+def _record(objects: ObjectStore, root_key: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
+    listing = DirectoryListing(objects, root_key)
+    for _ in range(_ATTEMPTS):
+        directory = listing.view()
+        properties = change(directory.properties)
+        if properties == directory.properties or listing.remember(properties, directory):
+            return
+    raise ConcurrentModification(
+        f"{objects.root_uri}{root_key}: another writer changed the file of its properties; try again"
+    )
 
 
 class ClaimedManifestStore:

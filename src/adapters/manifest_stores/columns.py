@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lancekeep.domain.errors import Damaged, Refused
 from lancekeep.domain.manifest_entry import ManifestEntry
-from lancekeep.format.logical_types import arrow_type
+from lancekeep.format.logical_types import arrow_type, logical_type
 
 PRIMARY_KEY = "lance-schema:unenforced-primary-key:position"
 REQUIRED = ("object_id", "object_type")
@@ -104,6 +104,15 @@ def with_columns(schema: pa.Schema, columns: Mapping[str, str]) -> pa.Schema:
                 "Choose another name."
             )
     return schema
+
+
+def added_columns(schema: pa.Schema) -> dict[str, str]:
+    """Return the logical types of the columns outside of the specification, by name.
+
+    Raises:
+        InvalidInput: a type is nested.
+    """
+    return {field.name: logical_type(field.type) for field in schema if field.name not in SCHEMA.names}
 
 
 def enter_columns(manifest: Any, example: Any) -> None:

@@ -70,6 +70,10 @@ class CompatibleView:
         return self.manifest.version or self._listing().version
 
     @property
+    def columns(self) -> Mapping[str, str]:
+        return self.manifest.columns
+
+    @property
     def unnamed(self) -> int:
         return self.manifest.unnamed
 
@@ -81,7 +85,7 @@ class CompatibleView:
         """
         if self._properties is None:
             entered = self.manifest.properties
-            self._properties = entered if _own(entered) else {**self._listing().properties, **entered}
+            self._properties = entered if own_properties(entered) else {**self._listing().properties, **entered}
         return self._properties
 
     @property
@@ -258,12 +262,14 @@ class CompatibleManifestStore:
         stored: Mapping[str, str] | None,
     ) -> tuple[_Step, list[Change]]:
         """Return the required step, and the changes to make in the manifest now."""
-        remembered = _own(_properties_after(view.properties, changes))
-        is_changed = remembered != _own(view.properties)  # then another process may have stored other ones since
+        remembered = own_properties(_properties_after(view.properties, changes))
+        is_changed = remembered != own_properties(
+            view.properties
+        )  # then another process may have stored other ones since
         if remembered != (stored if is_changed else self._remembered):
             return _Step(listing, remember=remembered), []
         entered: list[Change] = [change for change in changes if isinstance(change, SetProperties | AddColumns)]
-        if remembered != _own(_properties_after(view.manifest.properties, changes)):
+        if remembered != own_properties(_properties_after(view.manifest.properties, changes)):
             entered.append(SetProperties(remembered))
         rows = [change for change in changes if isinstance(change, Put | Remove)]
         vacated = _vacated(view, rows)
@@ -304,7 +310,7 @@ class CompatibleManifestStore:
         return owner is not None and owner.object_type == TABLE and owner.location == location
 
 
-def _own(properties: Mapping[str, str]) -> dict[str, str]:
+def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that a V1 directory stores, too.
 
     The identity alone is not worth a file: no file outside of the catalog carries it yet.

@@ -51,6 +51,7 @@ class V1Directory:
     """
 
     guarantees = _GUARANTEES
+    columns: Mapping[str, str] = {}
     unnamed = 0
 
     def __init__(self, objects: ObjectStore, root_key: str) -> None:

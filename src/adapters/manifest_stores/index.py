@@ -21,6 +21,7 @@ from pyroaring import FrozenBitMap
 from lancekeep.adapters.manifest_stores.columns import (
     OWN_COLUMNS,
     REQUIRED,
+    added_columns,
     array_of,
     column_of,
     require_values,
@@ -229,6 +230,10 @@ class IndexedView:
     schema: pa.Schema
 
     guarantees = ManifestStoreGuarantees()
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return added_columns(self.schema)
 
     @property
     def unnamed(self) -> int:

@@ -10,12 +10,11 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from lancekeep.adapters.manifest_stores.columns import SCHEMA, array_of, value_of, with_columns
+from lancekeep.adapters.manifest_stores.columns import SCHEMA, added_columns, array_of, value_of, with_columns
 from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, SetProperties, ancestors
 from lancekeep.domain.errors import ConcurrentModification, Damaged
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
-from lancekeep.format.logical_types import logical_type
 
 LAST = 2**63 - 1
 """The ``until`` of an entry that no later version has changed."""
@@ -134,8 +133,7 @@ class PostgresView:
                     properties = change.merged_into(properties)
                 case AddColumns(columns):
                     schema = with_columns(schema, columns)
-        columns = {field.name: logical_type(field.type) for field in schema if field.name not in SCHEMA.names}
-        return attrs.evolve(self, version=self.version + 1, properties=properties, columns=columns)
+        return attrs.evolve(self, version=self.version + 1, properties=properties, columns=added_columns(schema))
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
         found = [_entry(row) for row in self._rows(statement, first=_first_after(low), **values)]

@@ -34,11 +34,13 @@ from lancekeep.adapters.manifest_stores.table_data import (
 )
 from lancekeep.domain.dataset_files import DATA, DELETIONS, data_file_name, deletion_file_name
 from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refused
+from lancekeep.domain.features import FENCE
+from lancekeep.domain.home_copy import NOT_HOME
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.manifest import DeletionFile
 from lancekeep.format import data_file
 from lancekeep.format.deletions import read
-from lancekeep.format.manifest import ManifestFile, make_successor
+from lancekeep.format.manifest import TRANSACTION_SECTIONS, ManifestFile, make_successor
 from lancekeep.format.messages import DataFragment, Transaction
 from lancekeep.format.values import decoded
 from lancekeep.ports.object_store import ObjectStore
@@ -48,7 +50,7 @@ WRITER_FLAGS = "lance.namespace.manifest.writer_feature_flags"
 
 _DELETION_FILES = 1
 _READABLE = _DELETION_FILES | 2 | 4 | 8  # stable row ids, the V2 format, table configuration
-_WRITABLE = _DELETION_FILES | 4 | 8
+_WRITABLE = _DELETION_FILES | 4 | 8 | FENCE
 _ARROW, _BITMAP = 0, 1
 _DELETED_ROWS = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _MOST_DELETED = 4096
@@ -232,7 +234,9 @@ class TableVersions:
             new=[message for _, message in new],
         )
         file = ManifestFile(following, base.file.indexes)
-        content = file.serialize(transaction)
+        # Engines that ignore the flag rebase a commit by the transactions in between, unless they find none (ADR 71).
+        sections = TRANSACTION_SECTIONS[:1] if following.writer_feature_flags & FENCE else TRANSACTION_SECTIONS
+        content = file.serialize(transaction, sections)
         after = attrs.evolve(view, version=base.number + 1, fragments=fragments)
         return Prepared(Version(base.number + 1, content, file, columns, after), content, keys)
 
@@ -333,6 +337,9 @@ def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) 
     for flags in ("reader_feature_flags", "writer_feature_flags"):
         others = getattr(manifest, flags) & ~_DELETION_FILES
         setattr(manifest, flags, others | (_DELETION_FILES if deletions else 0))
+    manifest.writer_feature_flags &= ~FENCE
+    if not NOT_HOME.isdisjoint(view.properties):
+        manifest.writer_feature_flags |= FENCE
     _set_properties(manifest, view.properties)
 
 

@@ -11,6 +11,7 @@ from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, SetProperties
 from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, LancekeepError, Refused
+from lancekeep.domain.home_copy import MOVING_PROPERTY, require_home
 from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
@@ -21,9 +22,6 @@ from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
 COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 """The property of the root namespace that names, without secrets, the commit store that manages the versions."""
-
-MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
-"""Set while the versions move to another commit store; its value is the URL of that store."""
 
 
 P = ParamSpec("P")
@@ -81,6 +79,10 @@ class Ledger:
         self._root_uri = root_uri
         self._new_id = new_id
         self._checked: CatalogView | None = None
+
+    def at(self, manifest: ManifestStore) -> Ledger:
+        """Return the catalog with its entries in another manifest store."""
+        return Ledger(manifest, self.commits, self._root_uri, managed=self.managed, new_id=self._new_id)
 
     @property
     def guarantees(self) -> ManifestStoreGuarantees:
@@ -243,7 +245,12 @@ class Ledger:
 
         Every other process is refused until `finish_move`.
         """
-        view, _ = self.manifest.apply(lambda _: ([SetProperties({MOVING_PROPERTY: url})], None))
+
+        def begin(view: CatalogView) -> tuple[Sequence[Change], None]:
+            self._require_authority(view, during_move=True)
+            return [SetProperties({MOVING_PROPERTY: url})], None
+
+        view, _ = self.manifest.apply(begin)
         return view
 
     def finish_move(self, rows: ExternalCommitStore) -> None:
@@ -257,6 +264,7 @@ class Ledger:
         if view.version == 0:
             return
         properties = view.properties
+        require_home(properties, self._root_uri)
         remembered, moving = properties.get(COMMIT_STORE_PROPERTY), properties.get(MOVING_PROPERTY)
         if moving is not None and not during_move:
             raise CommitStoreMismatch(

@@ -25,6 +25,7 @@ SECTIONS = {
         Entry("adopt-identity", "adopt_identity", "Give a copied or moved catalog its identity.", WHOLE),
         Entry("apply", "apply", "Make a catalog like a file, after showing the plan.", AGAIN),
         Entry("clone", "clone", "Clone a version of a table, without copying its files unless asked to.", AGAIN),
+        Entry("copy-catalog", "copy_catalog", "Move a catalog to another home of its entries.", AGAIN),
         Entry("create", "entries", "Create a namespace, or a table without rows.", WHOLE),
         Entry("deregister", "drop", "Remove a table from the catalog and keep its files.", WHOLE),
         Entry("describe", "describe", "Describe a catalog, a namespace or a table."),

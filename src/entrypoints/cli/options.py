@@ -25,6 +25,7 @@ from lancekeep.entrypoints.cli.output import FORM, FORMS
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
     from lancekeep.application.certification import Certificate
+    from lancekeep.application.upkeep.catalog_copy import CatalogCopy
     from lancekeep.entrypoints.hashing import Recording
     from lancekeep.entrypoints.lost_rows import LostRows
     from lancekeep.entrypoints.verification import Verification
@@ -38,6 +39,9 @@ class PublicFunctions(Protocol):
 
     @property
     def connect(self) -> Callable[..., Catalog]: ...
+
+    @property
+    def copy_catalog(self) -> Callable[..., CatalogCopy]: ...
 
     @property
     def certify(self) -> Callable[..., Certificate]: ...

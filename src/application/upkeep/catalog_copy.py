@@ -1,0 +1,424 @@
+"""The copy of a catalog from one home of its entries to another (ADR 132).
+
+The directories of the tables stay where they are. Writers continue while entries are copied; then the source refuses
+all operations, and the entries that changed since follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import attrs
+
+from lancekeep.application.concurrency import all_alongside
+from lancekeep.application.entries.clones import Clones
+from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
+from lancekeep.application.entries.places import Places
+from lancekeep.application.upkeep.commit_store_move import move_to
+from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.application.upkeep.migration import migrate
+from lancekeep.domain.catalog import AddColumns, CatalogView, Change, ManifestStoreGuarantees, Put, SetProperties
+from lancekeep.domain.dropped import is_record
+from lancekeep.domain.errors import Damaged, Refused
+from lancekeep.domain.home_copy import (
+    MOVED_PROPERTY,
+    Ends,
+    Stage,
+    all_entries,
+    begun,
+    changes_between,
+    copied,
+    copied_properties,
+    duplicates,
+    fenced,
+    live,
+    obstacle,
+    require_no_move,
+    stage_of,
+    unfenced,
+    withdrawn,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identity import IDENTITY_PROPERTY, identity_in
+from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE, ManifestEntry
+from lancekeep.domain.notebook import Shown
+from lancekeep.domain.table import Table
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.manifest_store import Decision, ManifestStore
+
+T = TypeVar("T")
+
+_BATCH = 1000
+"""Entries per atomic change of the target."""
+_ROUNDS = 5
+"""The most comparisons before the fence; with many writers the last changes follow after the fence."""
+_FEW = 100
+"""Changes that may remain for the time after the fence."""
+_NAMED = 10
+"""Obstacles that an error names."""
+
+
+@attrs.frozen
+class Obstacle:
+    """An entry that the target cannot hold, or whose table cannot be found.
+
+    Attributes:
+        name: The identifier of the entry, or ``the root`` for a property of the root namespace.
+        reason: Why it cannot be copied.
+    """
+
+    name: str
+    reason: str
+
+
+@attrs.frozen
+class CatalogCopy(Shown):
+    """What a copy of a catalog did or, with ``dry_run``, would do.
+
+    Attributes:
+        source: The home that the catalog leaves, without secrets.
+        target: The home that it gets, without secrets.
+        namespaces: The number of namespaces.
+        tables: The number of tables.
+        dropped: The number of dropped tables that can be brought back.
+        others: The number of entries of other types.
+        properties: The number of properties of the root namespace.
+        obstacles: What the target cannot hold. Nothing is copied unless there are none.
+        commit_store: The commit store to which the versions move; None if they stay where they are.
+        rows: The number of version rows that were moved.
+        done: Whether the target is the home of the catalog.
+        dry_run: Whether nothing was changed.
+    """
+
+    source: str
+    target: str
+    namespaces: int
+    tables: int
+    dropped: int
+    others: int
+    properties: int
+    obstacles: tuple[Obstacle, ...]
+    commit_store: str | None
+    rows: int
+    done: bool
+    dry_run: bool
+
+    def __str__(self) -> str:
+        held = (
+            f"{self.namespaces} namespaces, {self.tables} tables, {self.dropped} dropped tables, "
+            f"{self.others} other entries, {self.properties} properties"
+        )
+        if self.obstacles:
+            lines = [f"{self.source} cannot be copied to {self.target}: {held}"]
+            return "\n".join((*lines, *(f"  {each.name}: {each.reason}" for each in self.obstacles)))
+        state = "is the home of the catalog" if self.done else "would become the home of the catalog"
+        lines = [f"{self.target} {state}, from {self.source}: {held}"]
+        if self.commit_store is not None:
+            moved = f"{self.rows} rows moved" if not self.dry_run else "rows would move"
+            lines.append(f"  versions: {moved} to the commit store {self.commit_store}")
+        return "\n".join(lines)
+
+
+@attrs.frozen(eq=False)
+class Home:
+    """A manifest store that is, or becomes, the home of a catalog.
+
+    Attributes:
+        name: The URL of the store, without secrets, or the URI of the root if its directory holds the entries.
+        store: The store, without a check who has the root.
+        occupied: Returns whether a store with this view holds a catalog, an unfinished copy or remains.
+        take_root: Records the home in the root, in place of the former one. Takes the entries of the home. Idempotent.
+        show_tables: Lets readers that list directories see the same tables, if the home is a directory.
+    """
+
+    name: str
+    store: ManifestStore
+    occupied: Callable[[CatalogView], bool]
+    take_root: Callable[[CatalogView], None]
+    show_tables: Callable[[CatalogView], None] = lambda _: None
+
+
+class HomeCopy:
+    """The copy of one catalog.
+
+    Args:
+        ledger: The catalog at its source.
+        places: The directories of the catalog.
+        clones: The records of clones.
+        source: The home that the catalog leaves.
+        target: The home that it gets.
+        copier: A random name of this copy's process.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places, clones: Clones, source: Home, target: Home, copier: str) -> None:
+        self._ledger = ledger
+        self._places = places
+        self._clones = clones
+        self._source = source
+        self._target = target
+        self._ends = Ends(source.name, target.name)
+        self._copier = copier
+        self._retry = ledger.commits.retry
+
+    # -- the whole ----------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        rows: ExternalCommitStore | None,
+        *,
+        writers_stopped: bool,
+        dry_run: bool,
+        progress: Progress,
+    ) -> CatalogCopy:
+        """Copy the catalog; see `lancekeep.copy_catalog`.
+
+        Args:
+            rows: The commit store to which the versions move afterwards; None if they stay.
+            writers_stopped: The caller promises that no process changes the catalog in the source.
+            dry_run: Change nothing.
+            progress: Called before each step.
+        """
+        stage = self._stage()
+        if stage is Stage.GIVEN_UP:
+            raise Refused(
+                f"the copy from {self._ends.source} to {self._ends.target} was given up, and not to the end: pass "
+                "give_up=True (--give-up) again"
+            )
+        self._require_fence(writers_stopped)
+        if stage in (Stage.NEW, Stage.BEGUN):
+            if not dry_run:
+                self._enter_directories()
+            report = self._plan(rows, dry_run=dry_run, progress=progress)
+            if dry_run:
+                return report
+            self._require_possible(report)
+            self._copy_while_writers_continue(progress)
+            progress(3, 5, "fence")
+            self._apply(self._source, partial(fenced, ends=self._ends))
+            stage = Stage.FENCED
+        elif dry_run:
+            return self._report(self._view_of(self._source), (), rows, done=stage is Stage.DONE, dry_run=True)
+        if stage is Stage.FENCED:
+            self._finish(progress)
+        else:
+            self._target.take_root(self._view_of(self._target))
+        moved = 0 if rows is None else self._move_versions(rows, progress)
+        report = self._report(self._view_of(self._target), (), rows, done=True, dry_run=False)
+        return attrs.evolve(report, rows=moved)
+
+    def _move_versions(self, rows: ExternalCommitStore, progress: Progress) -> int:
+        """Move the versions to another commit store; return the number of rows."""
+        if self._view_of(self._target).properties.get(COMMIT_STORE_PROPERTY) == rows.url:
+            return 0
+        progress(5, 5, "versions")
+        return move_to(rows, self._ledger.at(self._target.store), self._places)
+
+    def give_up(self, *, dry_run: bool) -> CatalogCopy:
+        """End an unfinished copy; the source stays the home.
+
+        Raises:
+            Refused: There is no unfinished copy.
+        """
+        stage = self._stage()
+        if stage not in (Stage.BEGUN, Stage.FENCED, Stage.GIVEN_UP):
+            state = "has not begun" if stage is Stage.NEW else f"is finished: {self._ends.target} is the home"
+            raise Refused(f"the copy from {self._ends.source} to {self._ends.target} {state}; nothing was changed")
+        if not dry_run:
+            self._withdraw()
+        return self._report(self._view_of(self._source), (), None, done=False, dry_run=dry_run)
+
+    def _withdraw(self) -> None:
+        """Make the target remains of the source before the source permits operations again."""
+        view = self._apply(self._target, partial(withdrawn, ends=self._ends))
+        if MOVED_PROPERTY not in view.properties:
+            raise Refused(f"{self._ends.target} has become the home of the catalog since; nothing was changed")
+        self._source.take_root(self._view_of(self._source))
+        self._apply(self._source, partial(unfenced, ends=self._ends))
+
+    # -- the plan -----------------------------------------------------------------------------------------------
+
+    def _stage(self) -> Stage:
+        source, target = self._view_of(self._source), self._view_of(self._target)
+        require_no_move(source.properties, self._ends.source)
+        return stage_of(self._ends, source.properties, target.properties, occupied=self._target.occupied(target))
+
+    def _require_fence(self, writers_stopped: bool) -> None:
+        guarantees = self._source.store.guarantees
+        if not guarantees.atomic_changes and not writers_stopped:
+            raise guarantees.refusal(
+                "cannot refuse writers atomically. Stop every process that changes the catalog, then pass "
+                "writers_stopped=True (--writers-stopped); nothing was changed"
+            )
+
+    def _enter_directories(self) -> None:
+        """Enter the tables that are only directories, so that the fence covers them."""
+        guarantees = self._ledger.guarantees
+        if guarantees.lists_directories and guarantees.locations:
+            migrate(self._ledger, self._places, self._clones, dry_run=False, batch=_BATCH, progress=None)
+
+    def _plan(self, rows: ExternalCommitStore | None, *, dry_run: bool, progress: Progress) -> CatalogCopy:
+        progress(0, 5, "plan")
+        view = self._view_of(self._source)
+        identity = identity_in(view.properties)
+        if identity is not None:
+            identity.require_at(self._places.root_uri)
+        if rows is not None:
+            rows.latest(self._places.probe_uri)  # an unreachable store must not stop the copy in the middle
+        return self._report(view, tuple(self._obstacles(view)), rows, done=False, dry_run=dry_run)
+
+    def _obstacles(self, view: CatalogView) -> Iterator[Obstacle]:
+        target = self._target.store
+        if not target.guarantees.properties:
+            for name in sorted(view.properties):
+                if not name.startswith(OWN_PROPERTIES):
+                    yield Obstacle("the root", f"{target.guarantees.home} cannot store the property {name!r}")
+        if view.unnamed:
+            yield Obstacle("the root", f"{view.unnamed} rows have no object id or no type; remove them with pylance")
+        for entry in duplicates(all_entries(view)):
+            yield Obstacle(_name(entry), "two entries have this name; remove one with pylance")
+        for entry in all_entries(view):
+            reason = obstacle(entry, target.guarantees, target.location_of)
+            if reason is not None:
+                yield Obstacle(_name(entry), reason)
+        located = (entry for entry in all_entries(view) if entry.object_type == TABLE and entry.defect is None)
+        for batch in _batches(located, _BATCH):
+            for entry, fault in zip(batch, all_alongside(self._fault_of, batch), strict=True):
+                if fault is not None:
+                    yield Obstacle(_name(entry), fault)
+
+    def _fault_of(self, entry: ManifestEntry) -> str | None:
+        """Return why the directory of a table is not usable; None if it is."""
+        try:
+            table = Table.from_entry(entry)
+            self._places.dataset_root(table)
+            if self._retry.call(partial(self._places.is_occupied, table)):
+                return None
+        except Damaged as error:
+            return str(error)
+        return f"its directory {table.location!r} holds nothing; drop the table, or restore its directory"
+
+    def _require_possible(self, report: CatalogCopy) -> None:
+        if report.obstacles:
+            named = "; ".join(f"{each.name}: {each.reason}" for each in report.obstacles[:_NAMED])
+            more = len(report.obstacles) - _NAMED
+            raise Refused(
+                f"{self._ends.target} cannot hold the catalog of {self._ends.source}: {named}"
+                + (f"; and {more} more" if more > 0 else "")
+                + ". Nothing was copied"
+            )
+
+    # -- copying ------------------------------------------------------------------------------------------------
+
+    def _copy_while_writers_continue(self, progress: Progress) -> None:
+        """Begin the copy, and repeat it until few changes of other writers remain."""
+        identity = self._view_of(self._source).properties.get(IDENTITY_PROPERTY)
+        decide = partial(begun, ends=self._ends, copier=self._copier, identity=identity)
+        progress(1, 5, "begin")
+        self._apply(self._target, decide)
+        for _ in range(_ROUNDS):
+            progress(2, 5, "entries")
+            if self._round(self._view_of(self._source)) <= _FEW:
+                return
+
+    def _round(self, view: CatalogView) -> int:
+        """Give the target the entries of a view of the source; return the number of changes."""
+        target = self._view_of(self._target)
+        guarantees = self._target.store.guarantees
+        made = 0
+        for batch in _batches(self._changes(view, target, guarantees), _BATCH):
+            for change in batch:
+                if isinstance(change, Put):
+                    reason = obstacle(change.entry, guarantees, self._target.store.location_of)
+                    if reason is not None:
+                        raise Refused(
+                            f"{self._ends.target} cannot hold {_name(change.entry)}, which was created during the "
+                            f"copy: {reason}. {self._ends.source} is the home of the catalog"
+                        )
+            self._apply(self._target, partial(copied, ends=self._ends, copier=self._copier, changes=batch))
+            made += len(batch)
+        return made
+
+    def _changes(self, view: CatalogView, target: CatalogView, guarantees: ManifestStoreGuarantees) -> Iterator[Change]:
+        if guarantees.properties:
+            columns = {name: kind for name, kind in view.columns.items() if target.columns.get(name) != kind}
+            if columns:
+                yield AddColumns(columns)
+        wanted = copied_properties(view.properties, guarantees)
+        present = copied_properties(target.properties, guarantees)
+        differing = {name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name)}
+        if differing:
+            yield SetProperties({name: wanted.get(name) for name in differing})
+        yield from changes_between(all_entries(view), all_entries(target), guarantees)
+
+    # -- the change of the home ---------------------------------------------------------------------------------
+
+    def _finish(self, progress: Progress) -> None:
+        """Copy the last changes, and make the target the home."""
+        identity = self._view_of(self._source).properties.get(IDENTITY_PROPERTY)
+        self._apply(self._target, partial(begun, ends=self._ends, copier=self._copier, identity=identity))
+        progress(4, 5, "last changes")
+        view = self._view_of(self._source)
+        try:
+            self._round(view)
+        except Refused:
+            self._withdraw()
+            raise
+        if self._round(view):
+            raise Damaged(
+                f"{self._ends.target} does not hold what was copied to it from {self._ends.source}: another process "
+                "writes there. Stop it, then call copy_catalog again"
+            )
+        self._target.show_tables(self._view_of(self._target))
+        self._target.take_root(self._view_of(self._target))
+        self._apply(self._target, partial(live, ends=self._ends, copier=self._copier))
+
+    # -- reporting ----------------------------------------------------------------------------------------------
+
+    def _report(
+        self,
+        view: CatalogView,
+        obstacles: tuple[Obstacle, ...],
+        rows: ExternalCommitStore | None,
+        *,
+        done: bool,
+        dry_run: bool,
+    ) -> CatalogCopy:
+        counts = dict.fromkeys((NAMESPACE, TABLE, "dropped", ""), 0)
+        for entry in view.descendants(ObjectId()):
+            known = entry.object_type if entry.object_type in counts else ""
+            counts["dropped" if is_record(entry) else known] += 1
+        kept = copied_properties(view.properties, self._target.store.guarantees)
+        return CatalogCopy(
+            self._ends.source,
+            self._ends.target,
+            counts[NAMESPACE],
+            counts[TABLE],
+            counts["dropped"],
+            counts[""],
+            len(kept),
+            obstacles,
+            None if rows is None else rows.url,
+            0,
+            done,
+            dry_run,
+        )
+
+    def _view_of(self, home: Home) -> CatalogView:
+        return self._retry.call(home.store.view)
+
+    def _apply(self, home: Home, decide: Decision[None]) -> CatalogView:
+        view, _ = self._retry.call(partial(home.store.apply, decide))
+        return view
+
+
+def _name(entry: ManifestEntry) -> str:
+    return str(ObjectId.from_key(entry.object_id))
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,365 @@
+"""The copy of a catalog's entries from one home to another.
+
+A catalog has one home: the manifest store that holds its entries. Two properties of the root namespace say when a
+manifest store is not the home (ADR 132):
+
+- `COPY_PROPERTY` in the target, from the first entry until the target is the home.
+- `MOVED_PROPERTY` in the source, from the fence on, and for as long as the catalog is elsewhere.
+
+A store with either property refuses every operation of every process. The copy sets and removes them by
+compare-and-set, so no moment has two homes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from itertools import groupby
+from operator import attrgetter
+
+import attrs
+
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties
+from lancekeep.domain.dropped import is_record
+from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identity import IDENTITY_PROPERTY, identity_in
+from lancekeep.domain.manifest_entry import OWN_PROPERTIES, RESERVED, TABLE, ManifestEntry
+
+MOVED_PROPERTY = f"{OWN_PROPERTIES}moved_to"
+"""The property of the root namespace that names, without secrets, the home to which the catalog moved."""
+
+COPY_PROPERTY = f"{OWN_PROPERTIES}copied_from"
+"""The property of the root namespace of an unfinished copy: a `Copying`."""
+
+MANIFEST_STORE_PROPERTY = f"{OWN_PROPERTIES}manifest_store"
+"""The property in a root's file that names, without secrets, the manifest store of its entries."""
+
+NOT_HOME = frozenset({MOVED_PROPERTY, COPY_PROPERTY})
+"""The properties of a manifest store that is not the home of its catalog."""
+
+MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
+"""Set while the versions move to another commit store; its value is the URL of that store.
+
+The fence sets it, too: releases that do not know `MOVED_PROPERTY` refuse all operations by it.
+"""
+
+NOT_COPIED = NOT_HOME | {MANIFEST_STORE_PROPERTY, MOVING_PROPERTY}
+"""Properties of the root namespace that belong to one home."""
+
+
+@attrs.frozen
+class Copying:
+    """An unfinished copy.
+
+    Attributes:
+        source: The home whose entries are copied.
+        copier: The random name of the process that copies. A process that takes the copy over has another name.
+    """
+
+    source: str
+    copier: str
+
+    def text(self) -> str:
+        """Return the copy as the property stores it."""
+        return json.dumps({"source": self.source, "copier": self.copier})
+
+    @staticmethod
+    def of(properties: Mapping[str, str]) -> Copying | None:
+        """Return the unfinished copy that properties state; None if there is none.
+
+        Raises:
+            Damaged: The property cannot be read.
+        """
+        text = properties.get(COPY_PROPERTY)
+        if text is None:
+            return None
+        try:
+            match json.loads(text):
+                case {"source": str(source), "copier": str(copier)}:
+                    return Copying(source, copier)
+        except (ValueError, RecursionError):
+            pass
+        raise Damaged(
+            f"the property {COPY_PROPERTY!r} of the catalog is {text[:100]!r}; expected a JSON object with a source "
+            "and a copier. Copy the catalog again into an empty home"
+        )
+
+
+def require_home(properties: Mapping[str, str], root: str) -> None:
+    """Check that a manifest store is the home of its catalog.
+
+    Args:
+        properties: The properties of the root namespace.
+        root: The root, for messages.
+
+    Raises:
+        Refused: The catalog moved to another home, or its copy to this home is not finished.
+    """
+    copying, moved_to = Copying.of(properties), properties.get(MOVED_PROPERTY)
+    if copying is not None:
+        raise Refused(
+            f"the catalog of {root} is being copied from {copying.source} to here. Wait until copy_catalog has "
+            "finished, or call it again if it was stopped; until then, nothing can be read or changed here"
+        )
+    if moved_to is not None:
+        raise Refused(f"the catalog of {root} moved to {moved_to}. {how_to_connect(moved_to, root)}")
+
+
+def how_to_connect(home: str, root: str) -> str:
+    """Return the advice how to open a catalog in its new home."""
+    if home.startswith(("http://", "https://")):
+        return f"Connect to {home}"
+    if home.rstrip("/") == root.rstrip("/"):
+        return "Its entries are in the directory: connect without manifest_store"
+    return f"Connect with manifest_store={home!r}"
+
+
+# -- what is copied ------------------------------------------------------------------------------------------------
+
+
+def all_entries(view: CatalogView) -> Iterator[ManifestEntry]:
+    """Iterate over all entries in byte order.
+
+    Records of dropped tables and entries of other types are among them.
+    """
+    kinds = {entry.object_type for entry in view.descendants(ObjectId())}
+    return heapq.merge(*map(view.all_of, sorted(kinds)), key=attrgetter("object_id"))
+
+
+def obstacle(
+    entry: ManifestEntry, guarantees: ManifestStoreGuarantees, prescribed: Callable[[ObjectId], str | None]
+) -> str | None:
+    """Return why a home cannot hold an entry; None if it can.
+
+    Args:
+        entry: The entry.
+        guarantees: What the home can hold.
+        prescribed: Returns the directory that the home prescribes for a table.
+    """
+    if entry.defect is not None:
+        return entry.defect
+    object_id, levels = ObjectId.from_key(entry.object_id), guarantees.levels
+    if is_record(entry):
+        if levels is None and guarantees.properties:
+            return None
+        return f"{guarantees.home} keeps no dropped tables; bring the table back, or purge it"
+    if entry.object_type == TABLE:
+        if levels is not None and len(object_id.names) != levels + 1:
+            return f"{guarantees.home} names each table by {levels + 1} name(s)"
+        place = prescribed(object_id)
+        if not guarantees.locations and entry.location != place:
+            return f"its directory is {entry.location!r}; {guarantees.home} has it in {place!r} only"
+    elif levels is not None and len(object_id.names) > levels:
+        return f"{guarantees.home} has {levels or 'no'} level(s) of namespaces"
+    if not guarantees.properties and (entry.properties.keys() - {RESERVED} or entry.extension):
+        return f"{guarantees.home} cannot store properties"
+    return None
+
+
+def duplicates(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
+    """Yield entries, given in byte order, whose name an entry before has."""
+    for _, same in groupby(entries, key=attrgetter("object_id")):
+        yield from list(same)[1:]
+
+
+def copied_properties(properties: Mapping[str, str], guarantees: ManifestStoreGuarantees) -> dict[str, str]:
+    """Return the properties of the root namespace that a home receives."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in NOT_COPIED and (guarantees.properties or name.startswith(OWN_PROPERTIES))
+    }
+
+
+def changes_between(
+    source: Iterable[ManifestEntry], target: Iterable[ManifestEntry], guarantees: ManifestStoreGuarantees
+) -> Iterator[Change]:
+    """Yield the changes after which the target has the entries of the source.
+
+    Args:
+        source: The entries of the source in byte order.
+        target: The entries of the target in byte order.
+        guarantees: What the target can hold.
+    """
+    merged = heapq.merge(
+        ((entry.object_id, 0, entry) for entry in source),
+        ((entry.object_id, 1, entry) for entry in target),
+        key=lambda found: found[:2],
+    )
+    for object_id, group in groupby(merged, key=lambda found: found[0]):
+        both: dict[int, ManifestEntry] = {side: entry for _, side, entry in group}
+        wanted, present = both.get(0), both.get(1)
+        if wanted is None:
+            yield Remove(object_id)
+        elif present is None or _content(wanted, guarantees) != _content(present, guarantees):
+            yield Put(attrs.evolve(wanted, listed=False))
+
+
+def _content(entry: ManifestEntry, guarantees: ManifestStoreGuarantees) -> tuple[object, ...]:
+    """Return what a home holds of an entry. Values of extensions have a text that tells them apart, also NaN."""
+    if not guarantees.properties:
+        return entry.object_type, entry.location
+    extension = sorted((name, repr(value)) for name, value in entry.extension.items() if value is not None)
+    return entry.object_type, entry.location, entry.metadata or None, extension
+
+
+# -- who is the home -----------------------------------------------------------------------------------------------
+
+
+class Stage(Enum):
+    """How far a copy has come.
+
+    NEW: nothing is written. BEGUN: the target is an unfinished copy, and the source is the home. FENCED: the target is
+    an unfinished copy, and the source refuses all operations. GIVEN_UP: the target is remains of the source, which
+    still refuses all operations. DONE: the target is the home.
+    """
+
+    NEW = auto()
+    BEGUN = auto()
+    FENCED = auto()
+    GIVEN_UP = auto()
+    DONE = auto()
+
+
+@attrs.frozen
+class Ends:
+    """The names of the two homes of a copy, without secrets."""
+
+    source: str
+    target: str
+
+
+def stage_of(ends: Ends, source: Mapping[str, str], target: Mapping[str, str], *, occupied: bool) -> Stage:
+    """Return how far the copy of a catalog has come.
+
+    Args:
+        ends: The homes.
+        source: The properties of the root namespace in the source.
+        target: The properties of the root namespace in the target.
+        occupied: Whether the target holds anything.
+
+    Raises:
+        Refused: The source is not the home of the catalog, or the target has another catalog.
+    """
+    moved_to, copying, into_source = source.get(MOVED_PROPERTY), Copying.of(target), Copying.of(source)
+    if into_source is not None:
+        raise Refused(
+            f"{ends.source} is an unfinished copy of {into_source.source}; finish that copy first, or give it up"
+        )
+    if moved_to not in (None, ends.target):
+        raise Refused(f"the catalog of {ends.source} moved to {moved_to}; copy it from there")
+    if copying is not None:
+        if copying.source != ends.source:
+            raise Refused(
+                f"{ends.target} is an unfinished copy of {copying.source}; finish that copy first, or give it up"
+            )
+        return Stage.BEGUN if moved_to is None else Stage.FENCED
+    back = target.get(MOVED_PROPERTY)
+    if moved_to is None:
+        if not occupied:
+            return Stage.NEW
+        if back is None:
+            raise Refused(
+                f"{ends.target} holds a catalog of its own; copy into an empty home, or into one that this catalog "
+                "had before"
+            )
+        _require_same_identity(ends, source, target)
+        return Stage.NEW
+    if back == ends.source:
+        return Stage.GIVEN_UP
+    if back is not None or not occupied:
+        state = f"names {back} as the home" if back is not None else "is empty"
+        raise Refused(
+            f"the catalog of {ends.source} moved to {ends.target}, which {state}: one of them was restored from a "
+            "backup, or removed. Restore the state after the move"
+        )
+    return Stage.DONE
+
+
+def _require_same_identity(ends: Ends, source: Mapping[str, str], target: Mapping[str, str]) -> None:
+    own, remains = identity_in(source), identity_in(target)
+    if own is None or remains is None or own.id != remains.id:
+        raise Refused(
+            f"{ends.target} holds the remains of another catalog than {ends.source}: their identities differ. Copy "
+            "into an empty home"
+        )
+
+
+def begun(view: CatalogView, ends: Ends, copier: str, identity: str | None) -> tuple[Sequence[Change], None]:
+    """Decide to begin a copy in the target, or to take it over.
+
+    Raises:
+        Refused: The target has become the home of a catalog.
+    """
+    copying = Copying.of(view.properties)
+    if copying is not None and copying.source != ends.source:
+        raise Refused(f"{ends.target} has become a copy of {copying.source}; finish that copy first, or give it up")
+    if copying is None and view.version and MOVED_PROPERTY not in view.properties and view.guarantees.properties:
+        raise Refused(f"{ends.target} has become the home of a catalog since the copy began")
+    entered: dict[str, str | None] = {COPY_PROPERTY: Copying(ends.source, copier).text()}
+    if identity is not None:
+        entered[IDENTITY_PROPERTY] = identity
+    return [SetProperties(entered)], None
+
+
+def copied(view: CatalogView, ends: Ends, copier: str, changes: Sequence[Change]) -> tuple[Sequence[Change], None]:
+    """Decide to make changes in an unfinished copy.
+
+    Raises:
+        ConcurrentModification: Another process has taken the copy over.
+    """
+    if Copying.of(view.properties) != Copying(ends.source, copier):
+        raise ConcurrentModification(
+            f"another process continues or has finished the copy from {ends.source} to {ends.target}; this one stops. "
+            "Call copy_catalog again to see the result"
+        )
+    return changes, None
+
+
+def fenced(view: CatalogView, ends: Ends) -> tuple[Sequence[Change], None]:
+    """Decide to refuse all operations in the source from now on.
+
+    Raises:
+        Refused: The catalog has moved elsewhere, or its versions are moving to another commit store.
+    """
+    moved_to = view.properties.get(MOVED_PROPERTY)
+    if moved_to not in (None, ends.target):
+        raise Refused(f"the catalog of {ends.source} has moved to {moved_to} since; copy it from there")
+    if MOVED_PROPERTY in view.entered:  # a V1 directory may have the property before the manifest has it
+        return [], None
+    require_no_move(view.properties, ends.source)
+    moving = f"(none: the catalog moved to {ends.target})"
+    return [SetProperties({MOVED_PROPERTY: ends.target, MOVING_PROPERTY: moving})], None
+
+
+def require_no_move(properties: Mapping[str, str], home: str) -> None:
+    """Raise `Refused` if the versions are moving to another commit store."""
+    if MOVING_PROPERTY in properties and MOVED_PROPERTY not in properties:
+        raise Refused(f"the versions of {home} are moving to another commit store; finish change_commit_store first")
+
+
+def live(view: CatalogView, ends: Ends, copier: str) -> tuple[Sequence[Change], None]:
+    """Decide to make a complete copy the home.
+
+    Raises:
+        ConcurrentModification: Another process has taken the copy over.
+    """
+    return copied(view, ends, copier, [SetProperties(dict.fromkeys(NOT_COPIED))])
+
+
+def withdrawn(view: CatalogView, ends: Ends) -> tuple[Sequence[Change], None]:
+    """Decide to make an unfinished copy remains of the source."""
+    copying = Copying.of(view.properties)
+    if copying is None or copying.source != ends.source:
+        return [], None
+    return [SetProperties({COPY_PROPERTY: None, MOVED_PROPERTY: ends.source})], None
+
+
+def unfenced(view: CatalogView, ends: Ends) -> tuple[Sequence[Change], None]:
+    """Decide to permit operations in the source again, after its copy was withdrawn."""
+    if view.properties.get(MOVED_PROPERTY) != ends.target:
+        return [], None
+    return [SetProperties(dict.fromkeys((MOVED_PROPERTY, MOVING_PROPERTY)))], None

@@ -1,0 +1,242 @@
+"""A catalog moves to another home of its entries, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import lance_namespace as api
+import pyarrow as pa
+import pytest
+from lance.namespace import DirectoryNamespace as NativeNamespace
+
+import lancekeep
+from lancekeep.application.catalog import directory_of
+from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
+from lancekeep.domain.home_copy import all_entries
+
+ROWS = pa.table({"a": [1, 2, 3]})
+FAST = {"fsync": "false"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Callable[[], str]:
+    """Return a function that returns the URL of a catalog that no other test uses."""
+    return lambda: f"{postgres_url}?catalog={uuid4()}"
+
+
+def connect(lake: str, home: str, **more: Any) -> lancekeep.Catalog:
+    more |= {"mode": home} if "://" not in home else {"manifest_store": home}
+    return lancekeep.connect(lake, commit_store="remembered", storage_options=FAST, **more)
+
+
+def copy(lake: str, source: str, target: str, **more: Any) -> lancekeep.CatalogCopy:
+    mode = next((home for home in (source, target) if "://" not in home), None)
+    places = [home if "://" in home else lake for home in (source, target)]
+    return lancekeep.copy_catalog(*places, root=lake, mode=mode, storage_options=FAST, **more)
+
+
+def filled(lake: str, home: str) -> lancekeep.Catalog:
+    """Return a catalog that holds an object of each kind."""
+    catalog = connect(lake, home)
+    catalog.create_namespace("ml", {"owner": "ann"})
+    catalog.create_namespace("ml.deep")
+    catalog.write("ml.deep.t", ROWS)
+    catalog.write("ml.deep.t", ROWS, "append")
+    catalog.tags.create("ml.deep.t", "first", 1)
+    catalog.branches.create("ml.deep.t", "dev", version=1)
+    catalog.write("root_table", ROWS)
+    catalog.write("dropped", ROWS)
+    catalog.drop_table("dropped", keep=timedelta(days=3))
+    catalog.declare_table("declared")
+    view = lancekeep.ViewDefinition.parse('{"table": ["root_table"], "columns": ["a"]}', auto_refresh=False)
+    catalog.views.create("v", view, ROWS.schema)
+    return catalog
+
+
+def state(catalog: lancekeep.Catalog) -> dict[str, Any]:
+    """Return what a catalog holds: entries, properties, and rows by plain pylance."""
+    view = directory_of(catalog).ledger.view()
+    chosen = catalog.list_all_tables(include_declared=False)
+    tables = {str(table): catalog.describe_table(table).uri for table in chosen}
+    return {
+        "entries": [(each.object_id, each.object_type, each.location, each.metadata) for each in all_entries(view)],
+        "properties": dict(view.properties),
+        "rows": {name: lance.dataset(uri).to_table().to_pydict() for name, uri in tables.items()},
+    }
+
+
+@pytest.mark.parametrize("mode", ["v2", "compatible"])
+def test_catalog_moves_to_postgresql_and_back(lake: str, postgres: Callable[[], str], mode: str) -> None:
+    url = postgres()
+    catalog = filled(lake, mode)
+    before = state(catalog)
+    report = copy(lake, mode, url)
+    assert (report.done, report.obstacles, report.dropped, report.namespaces) == (True, (), 1, 2)
+    moved = connect(lake, url)
+    assert state(moved) == before
+    assert moved.tags.list("ml.deep.t").keys() == {"first"}
+    assert list(moved.branches.list("ml.deep.t")) == ["dev"]
+    moved.write("root_table", ROWS, "append")
+    moved.drop_table("declared", keep=timedelta(0))
+    moved.create_namespace("later")
+    moved.undrop("dropped")
+    after = state(moved)
+    assert copy(lake, url, mode).done
+    assert state(connect(lake, mode)) == after
+    assert connect(lake, mode).upkeep.fsck(grace=0).findings == ()
+    with pytest.raises(Refused, match="holds a catalog whose entries are in the directory"):
+        connect(lake, url)
+
+
+def test_catalog_moves_between_two_databases(lake: str, postgres: Callable[[], str]) -> None:
+    first, second = postgres(), postgres()
+    before = state(filled(lake, first))
+    assert copy(lake, first, second).done
+    assert state(connect(lake, second)) == before
+    with pytest.raises(Refused, match="are in the manifest store"):
+        connect(lake, first)
+    assert copy(lake, second, first).done
+    assert state(connect(lake, first)) == before
+
+
+# -- the source ----------------------------------------------------------------------------------------------------
+
+OPERATIONS: dict[str, Callable[[lancekeep.Catalog], object]] = {
+    "read": lambda catalog: catalog.open("root_table"),
+    "list": lambda catalog: catalog.list_all_tables(),
+    "create": lambda catalog: catalog.create_namespace("new"),
+    "append": lambda catalog: catalog.write("root_table", ROWS, "append"),
+    "write": lambda catalog: catalog.write("new", ROWS),
+    "drop": lambda catalog: catalog.drop_table("root_table"),
+    "rename": lambda catalog: catalog.rename_table("root_table", "ml.renamed"),
+    "properties": lambda catalog: catalog.alter_namespace("ml", {"a": "b"}),
+    "fsck": lambda catalog: catalog.upkeep.fsck(),
+    "commit store": lambda catalog: catalog.upkeep.change_commit_store("conditional-put://"),
+}
+
+
+@pytest.mark.parametrize("home", ["v2", "compatible", "postgresql"])
+def test_process_that_has_the_source_open_is_refused(lake: str, postgres: Callable[[], str], home: str) -> None:
+    source, target = postgres() if home == "postgresql" else home, postgres()
+    filled(lake, source)
+    old = connect(lake, source)
+    old.list_all_tables()
+    copy(lake, source, target)
+    before = state(connect(lake, target))
+    for operation in OPERATIONS.values():
+        with pytest.raises(Refused, match=r"moved to postgresql://.*Connect with manifest_store='postgresql://"):
+            operation(old)
+    assert state(connect(lake, target)) == before
+    with pytest.raises(Refused, match="postgresql://"):
+        connect(lake, source)
+
+
+@pytest.mark.parametrize("mode", ["v1", "v2", "compatible"])
+def test_directory_is_refused_in_each_mode_after_it_was_left(lake: str, postgres: Callable[[], str], mode: str) -> None:
+    connect(lake, "compatible").write("t", ROWS)
+    old = connect(lake, mode)
+    old.list_all_tables()
+    copy(lake, "compatible", postgres())
+    with pytest.raises(Refused, match="moved to postgresql://"):
+        old.write("other", ROWS)
+    with pytest.raises(Refused, match="moved to postgresql://"):
+        connect(lake, mode)
+
+
+def test_native_writers_cannot_follow_the_fence(lake: str, postgres: Callable[[], str]) -> None:
+    filled(lake, "v2")
+    native = NativeNamespace(root=lake)
+    stale = lance.dataset(f"{lake}/__manifest")
+    copy(lake, "v2", postgres())
+    for dataset in (stale, lance.dataset(f"{lake}/__manifest")):
+        with pytest.raises(OSError, match="writ"):
+            dataset.delete("true")
+    with pytest.raises(Exception, match=r"(?i)writ|feature|flag"):
+        native.create_namespace(api.CreateNamespaceRequest(id=["native"]))
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------
+
+
+def test_plan_changes_nothing(lake: str, postgres: Callable[[], str]) -> None:
+    catalog = filled(lake, "v2")
+    before = state(catalog)
+    files = sorted(Path(lake).rglob("*"))
+    report = copy(lake, "v2", postgres(), dry_run=True)
+    assert (report.dry_run, report.done, report.tables) == (True, False, 4)
+    assert state(catalog) == before
+    assert sorted(Path(lake).rglob("*")) == files
+
+
+def test_v1_directory_is_refused_what_it_cannot_hold(lake: str, postgres: Callable[[], str]) -> None:
+    url = postgres()
+    catalog = filled(lake, url)
+    report = copy(lake, url, "v1", dry_run=True)
+    reasons = {each.name: each.reason for each in report.obstacles}
+    assert {"ml", "ml.deep", "ml.deep.t", "root_table"} <= reasons.keys()
+    with pytest.raises(Refused, match=r"ml: a V1 directory has no level.*Nothing was copied"):
+        copy(lake, url, "v1")
+    catalog.create_namespace("still_here")
+    assert not Path(lake, "__manifest").exists()
+
+
+def test_table_without_files_is_refused_before_anything_is_written(lake: str, postgres: Callable[[], str]) -> None:
+    catalog = connect(lake, "v2")
+    catalog.write("t", ROWS)
+    location = Path(catalog.describe_table("t").uri.removeprefix("file://"))
+    location.rename(location.with_name("elsewhere"))
+    with pytest.raises(Refused, match=r"t: its directory .* holds nothing"):
+        copy(lake, "v2", postgres())
+    catalog.create_namespace("still_here")
+
+
+def test_home_of_another_catalog_is_refused(lake: str, tmp_path: Path, postgres: Callable[[], str]) -> None:
+    url, other = postgres(), str(tmp_path / "other")
+    filled(other, url)
+    catalog = filled(lake, "v2")
+    with pytest.raises(Refused, match="is the catalog of"):
+        copy(lake, "v2", url)
+    with pytest.raises(InvalidInput, match="another root"):
+        lancekeep.copy_catalog(lake, other)
+    with pytest.raises(InvalidInput, match="call migrate"):
+        lancekeep.copy_catalog(lake, lake)
+    catalog.create_namespace("still_here")
+
+
+def test_copied_root_does_not_take_the_catalog_over(lake: str, tmp_path: Path, postgres: Callable[[], str]) -> None:
+    filled(lake, "v2")
+    Path(lake).rename(tmp_path / "moved")
+    with pytest.raises(Refused, match="adopt_identity"):
+        copy(str(tmp_path / "moved"), "v2", postgres())
+
+
+# -- versions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", ["conditional-put://", "sqlite://{}/old.db", None])
+def test_version_rows_move_to_the_commit_store_of_the_target(
+    lake: str, tmp_path: Path, postgres: Callable[[], str], postgres_url: str, before: str | None
+) -> None:
+    url = postgres()
+    store = before and before.format(tmp_path)
+    catalog = lancekeep.connect(lake, mode="v2", commit_store=store, storage_options=FAST)
+    catalog.write("t", ROWS)
+    catalog.write("t", ROWS, "append")
+    report = copy(lake, "v2", url, to_commit_store=postgres_url)
+    assert report.rows == 2
+    moved = lancekeep.connect(lake, impl="postgres", uri=url, storage_options=FAST)
+    moved.write("t", ROWS, "append")
+    assert moved.data.count("t") == 9
+    assert copy(lake, "v2", url, to_commit_store=postgres_url).rows == 0
+    with pytest.raises(LancekeepError):
+        catalog.write("t", ROWS, "append")
