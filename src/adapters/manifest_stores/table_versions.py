@@ -334,12 +334,10 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
 def _advance(manifest: Any, number: int, view: IndexedView, *, deletions: bool) -> None:
     """Turn a copy of the previous manifest into the manifest of version ``number``."""
     make_successor(manifest, number, time.time_ns())
-    for flags in ("reader_feature_flags", "writer_feature_flags"):
-        others = getattr(manifest, flags) & ~_DELETION_FILES
-        setattr(manifest, flags, others | (_DELETION_FILES if deletions else 0))
-    manifest.writer_feature_flags &= ~FENCE
-    if not NOT_HOME.isdisjoint(view.properties):
-        manifest.writer_feature_flags |= FENCE
+    fence = 0 if NOT_HOME.isdisjoint(view.properties) else FENCE
+    for flags, fenced in (("reader_feature_flags", 0), ("writer_feature_flags", fence)):
+        others = getattr(manifest, flags) & ~(_DELETION_FILES | FENCE)
+        setattr(manifest, flags, others | fenced | (_DELETION_FILES if deletions else 0))
     _set_properties(manifest, view.properties)
 
 
