@@ -292,13 +292,17 @@ def begun(view: CatalogView, ends: Ends, copier: str, identity: str | None) -> t
     """Decide to begin a copy in the target, or to take it over.
 
     Raises:
-        Refused: The target has become the home of a catalog.
+        Refused: The target has become an unfinished copy of another catalog.
+        ConcurrentModification: The target has become the home of a catalog.
     """
     copying = Copying.of(view.properties)
     if copying is not None and copying.source != ends.source:
         raise Refused(f"{ends.target} has become a copy of {copying.source}; finish that copy first, or give it up")
     if copying is None and view.version and MOVED_PROPERTY not in view.properties and view.guarantees.properties:
-        raise Refused(f"{ends.target} has become the home of a catalog since the copy began")
+        raise ConcurrentModification(
+            f"{ends.target} has become the home of a catalog since: another process has finished a copy. Call "
+            "copy_catalog again to see the result"
+        )
     entered: dict[str, str | None] = {COPY_PROPERTY: Copying(ends.source, copier).text()}
     if identity is not None:
         entered[IDENTITY_PROPERTY] = identity

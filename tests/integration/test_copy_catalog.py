@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,15 @@ import lance
 import lance_namespace as api
 import pyarrow as pa
 import pytest
+from faults import Crash
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
+from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.application.catalog import directory_of
-from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import all_entries
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -240,3 +247,215 @@ def test_version_rows_move_to_the_commit_store_of_the_target(
     assert copy(lake, "v2", url, to_commit_store=postgres_url).rows == 0
     with pytest.raises(LancekeepError):
         catalog.write("t", ROWS, "append")
+
+
+# -- kills, and changes of other writers ---------------------------------------------------------------------------
+
+STEPS = [
+    (PostgresManifestStore, "apply"),
+    (LanceManifestStore, "apply"),
+    (DirectoryListing, "remember"),
+    (DirectoryListing, "hide"),
+    (DirectoryListing, "show"),
+]
+"""The methods by which a copy writes."""
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str], None]]:
+    """Return a list; its last function is called before and after each write, except for its own writes."""
+    hooks: list[Callable[[str], None]] = []
+    inside = [False]
+
+    def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if inside[0] or not hooks:
+                return method(*args)
+            result = None
+            for when in ("before", "after"):
+                inside[0] = True
+                try:
+                    if when == "after":
+                        result = method(*args)
+                    hooks[-1](when)
+                finally:
+                    inside[0] = False
+            return result
+
+        return call
+
+    for kind, name in STEPS:
+        monkeypatch.setattr(kind, name, wrapped(getattr(kind, name)))
+    return hooks
+
+
+class Writer:
+    """A process that has the source open since the beginning, and makes random changes."""
+
+    def __init__(self, catalog: lancekeep.Catalog, chance: random.Random) -> None:
+        self.catalog = catalog
+        self.chance = chance
+        self.refused = 0
+        self.kept = {name: catalog.describe_namespace(name).properties for name in catalog.list_namespaces()}
+
+    def change(self) -> None:
+        name, value = f"n{self.chance.randrange(6)}", {"value": str(self.chance.random())}
+        try:
+            if name not in self.kept:
+                self.catalog.create_namespace(name, value)
+            elif self.chance.random() < 0.4:
+                self.catalog.drop_namespace(name)
+                del self.kept[name]
+                return
+            else:
+                self.catalog.alter_namespace(name, value)
+            self.kept[name] = value
+        except Refused:
+            self.refused += 1
+
+
+def run_with(
+    lake: str, ends: tuple[str, str], hooks: list[Callable[[str], None]], writer: Writer, kill: tuple[int, str] | None
+) -> bool:
+    """Copy a catalog while a writer changes it; return whether the copy was killed."""
+    calls = [0]
+
+    def hook(when: str) -> None:
+        writer.change()
+        if (calls[0], when) == kill:
+            raise Crash
+        calls[0] += when == "after"
+
+    hooks.append(hook)
+    try:
+        copy(lake, *ends)
+    except Crash:
+        return True
+    finally:
+        hooks.clear()
+    return False
+
+
+def check_homes(lake: str, ends: tuple[str, str], writer: Writer) -> None:
+    """Check that only the target is a home, and that it has every change that the source acknowledged."""
+    assert writer.refused
+    with connect(lake, ends[1]) as target:
+        found = {name: target.describe_namespace(name).properties for name in target.list_namespaces()}
+        assert found == writer.kept
+        assert lance.dataset(target.describe_table("t").uri).to_table() == ROWS
+    with pytest.raises(Refused):
+        connect(lake, ends[0])
+
+
+def test_copy_killed_at_each_write_is_completed_by_the_next(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]]
+) -> None:
+    homes = ["v2", postgres()]
+    with connect(lake, "v2") as catalog:
+        catalog.write("t", ROWS)
+    killed, chance = [True, True], random.Random(1)
+    for number in itertools.count():
+        for when in ("before", "after"):
+            ends = (homes[0], homes[1])
+            with connect(lake, ends[0]) as source:
+                writer = Writer(source, chance)
+                was_killed = run_with(lake, ends, between, writer, (number, when))
+                killed.append(was_killed)
+                if was_killed:
+                    assert not run_with(lake, ends, between, writer, None)
+                check_homes(lake, ends, writer)
+            homes.reverse()
+        if not any(killed[-4:]):
+            break
+    assert killed.count(True) > 15
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_catalog_moves_in_random_directions_with_kills(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]], seed: int
+) -> None:
+    chance = random.Random(seed)
+    at, homes = "compatible", ["compatible", postgres(), postgres()]
+    with connect(lake, at) as catalog:
+        catalog.write("t", ROWS)
+        catalog.write("kept", ROWS)
+        catalog.drop_table("kept", keep=timedelta(days=1))
+    for _ in range(5):
+        to = chance.choice([home for home in homes if home != at])
+        with connect(lake, at) as source:
+            writer = Writer(source, chance)
+            while run_with(lake, (at, to), between, writer, (chance.randrange(12), chance.choice(["before", "after"]))):
+                with pytest.raises(LancekeepError):
+                    connect(lake, to)
+            check_homes(lake, (at, to), writer)
+        at = to
+        with connect(lake, at) as catalog:
+            assert [str(each.id) for each in catalog.list_dropped()] == ["kept"]
+            assert catalog.upkeep.fsck(grace=0).findings == ()
+
+
+@pytest.mark.parametrize("number", range(0, 7, 2))
+def test_copy_that_is_given_up_leaves_the_source_as_it_was(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]], number: int
+) -> None:
+    """Also if giving up is killed, too. Such a copy never becomes a home later."""
+    url = postgres()
+    with connect(lake, "compatible") as catalog:
+        catalog.write("t", ROWS)
+        before = state(catalog)
+
+    def killed_after(writes: int) -> Callable[[str], None]:
+        made = itertools.count(1)
+
+        def kill(when: str) -> None:
+            if when == "after" and next(made) > writes:
+                raise Crash
+
+        return kill
+
+    for give_up, writes in ((False, number), (True, 0), (True, 1), (True, 2)):
+        between.append(killed_after(writes))
+        with suppress(Crash, Refused):  # refused if it is given up already
+            copy(lake, "compatible", url, give_up=give_up)
+        between.clear()
+    with suppress(Refused):
+        copy(lake, "compatible", url, give_up=True)
+    with connect(lake, "compatible") as catalog:
+        assert state(catalog) == before
+        catalog.create_namespace("later")
+    with pytest.raises(Refused):
+        connect(lake, url)
+    assert copy(lake, "compatible", url).done
+    assert connect(lake, url).namespace_exists("later")
+
+
+def test_finished_copy_is_not_given_up(lake: str, postgres: Callable[[], str]) -> None:
+    url = postgres()
+    with connect(lake, "v2") as catalog:
+        catalog.write("t", ROWS)
+    with pytest.raises(Refused, match="has not begun"):
+        copy(lake, "v2", url, give_up=True)
+    copy(lake, "v2", url)
+    with pytest.raises(Refused, match="is finished"):
+        copy(lake, "v2", url, give_up=True)
+    assert connect(lake, url).table_exists("t")
+
+
+def test_second_copy_takes_over_and_the_first_stops(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]]
+) -> None:
+    url = postgres()
+    with connect(lake, "v2") as catalog:
+        catalog.write("t", ROWS)
+    calls = itertools.count()
+
+    def overtaken(when: str) -> None:
+        if when == "after" and next(calls) == 1:
+            assert copy(lake, "v2", url).done
+
+    between.append(overtaken)
+    with pytest.raises(ConcurrentModification, match="another process"):
+        copy(lake, "v2", url)
+    between.clear()
+    assert copy(lake, "v2", url).done
+    assert connect(lake, url).table_exists("t")
