@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ import lance
 import lance_namespace as api
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner, Result
 from faults import Crash
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
@@ -23,8 +25,9 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.application.catalog import directory_of
-from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused
+from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused, Unsupported
 from lancekeep.domain.home_copy import all_entries
+from lancekeep.entrypoints.cli import lancekeep as command
 
 ROWS = pa.table({"a": [1, 2, 3]})
 FAST = {"fsync": "false"}
@@ -459,3 +462,43 @@ def test_second_copy_takes_over_and_the_first_stops(
     between.clear()
     assert copy(lake, "v2", url).done
     assert connect(lake, url).table_exists("t")
+
+
+def test_v1_directory_moves_while_writers_are_stopped_and_back(lake: str, postgres: Callable[[], str]) -> None:
+    url = postgres()
+    with connect(lake, "v1") as catalog:
+        catalog.write("t", ROWS)
+        catalog.write("u", ROWS)
+    old = connect(lake, "v1")
+    old.list_all_tables()
+    with pytest.raises(Unsupported, match="writers_stopped"):
+        copy(lake, "v1", url)
+    assert copy(lake, "v1", url, writers_stopped=True).tables == 2
+    with pytest.raises(Refused, match="moved to postgresql://"):
+        old.write("v", ROWS)
+    with connect(lake, url) as moved:
+        assert sorted(map(str, moved.list_all_tables())) == ["t", "u"]
+        moved.drop_table("u", keep=timedelta(0))
+    assert copy(lake, url, "v1").done
+    with connect(lake, "v1") as back:
+        assert list(map(str, back.list_all_tables())) == ["t"]
+        assert back.data.count("t") == 3
+        back.write("w", ROWS)
+
+
+def test_command_shows_the_plan_and_moves_the_catalog(lake: str, postgres: Callable[[], str]) -> None:
+    url = postgres()
+    filled(lake, "v2").close()
+
+    def run(*arguments: str) -> Result:
+        options = ["--storage-option", "fsync=false", "--mode", "v2"]
+        return CliRunner().invoke(command, ["copy-catalog", *options, *arguments], obj=lancekeep)
+
+    plan = run(lake, url)
+    assert (plan.exit_code, "--yes" in plan.stdout) == (0, True), plan.output
+    connect(lake, "v2").close()
+    moved = run(lake, url, "--yes", "--json")
+    assert json.loads(moved.stdout)["done"], moved.output
+    refused = CliRunner().invoke(command, ["copy-catalog", url, lake, "--mode", "v1"], obj=lancekeep)
+    assert (refused.exit_code, "ml.deep.t" in refused.stdout) == (1, True), refused.output
+    assert connect(lake, url).namespace_exists("ml.deep")

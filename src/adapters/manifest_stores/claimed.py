@@ -14,7 +14,7 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees
 from lancekeep.domain.errors import ConcurrentModification, Refused
-from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY, MOVED_PROPERTY, copied_properties
+from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY, MOVED_PROPERTY, copied_properties
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at
@@ -80,7 +80,13 @@ def take_root(objects: ObjectStore, root_key: str, url: str, _: CatalogView) -> 
 
 def return_root(objects: ObjectStore, root_key: str, view: CatalogView) -> None:
     """Record the directory as the home of its catalog. Idempotent."""
-    _record(objects, root_key, lambda _: own_properties(copied_properties(view.properties, view.guarantees)))
+    own = own_properties(copied_properties(view.properties, view.guarantees))
+
+    def returned(recorded: Mapping[str, str]) -> dict[str, str]:
+        unfinished = {name: text for name, text in recorded.items() if name == COPY_PROPERTY}  # into a V1 directory
+        return {**own, **unfinished}
+
+    _record(objects, root_key, returned)
 
 
 def show_tables(objects: ObjectStore, root_key: str, view: CatalogView) -> None:
