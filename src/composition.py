@@ -383,6 +383,11 @@ def copy_catalog(
                 f"{public_url(place)}: a server has no fence, and no operation that copies entries as they are. Give "
                 "the root of its catalog, or the manifest store of its entries"
             )
+        if place.startswith("hive://"):
+            raise Unsupported(
+                f"{public_url(place)}: other software shares the namespaces of a Hive Metastore, so entries cannot be "
+                "compared. Connect with impl='hive', and register the tables"
+            )
     urls = [place if names_manifest_store(place) else None for place in (source, target)]
     roots = [place for place, url in zip((source, target), urls, strict=True) if url is None]
     roots += [] if root is None else [root]

@@ -90,6 +90,10 @@ class HiveView:
     def entered(self) -> Mapping[str, str]:
         return self.properties
 
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {}
+
     # -- one entry -------------------------------------------------------------------------------------------------
 
     def table(self, place: Place) -> HiveTable | None:
