@@ -105,14 +105,28 @@ def redis_process() -> Iterator[str]:
             server.terminate()
 
 
+POSTGRES_DRIVER = Path("/usr/share/java/postgresql.jar")
+"""The JDBC driver of Debian's package."""
+
+
 @contextmanager
-def hive_metastore(directory: Path, port: int | None = None, *, durable: bool = False) -> Iterator[str]:
+def hive_metastore(directory: Path, port: int | None = None, *, database: str = "") -> Iterator[str]:
     """Run a Hive Metastore from pyspark's jars; yield ``host:port`` of its Thrift service.
 
-    Its database is in memory or, if ``durable``, in the directory: then the server is killed at the end.
+    Args:
+        directory: The directory of its warehouse, settings and log.
+        port: Its port. Default: a free one.
+        database: The JDBC URL of its database, which outlives it: then the server is killed at the end. Default: a
+            database in memory.
     """
+    postgres = database.startswith("jdbc:postgresql:")
+    if postgres and not POSTGRES_DRIVER.exists():
+        raise Unavailable(f"no {POSTGRES_DRIVER} (Debian: apt-get install libpostgresql-jdbc-java)")
+    derby = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
     settings = {
-        "javax.jdo.option.ConnectionURL": f"jdbc:derby:{directory if durable else 'memory:'}/metastore;create=true",
+        "javax.jdo.option.ConnectionURL": database or "jdbc:derby:memory:metastore;create=true",
+        "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver" if postgres else derby,
+        "javax.jdo.option.ConnectionUserName": "postgres" if postgres else "APP",
         "datanucleus.connectionPoolingType": "HikariCP",  # the default is not among the jars
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
@@ -124,7 +138,8 @@ def hive_metastore(directory: Path, port: int | None = None, *, durable: bool = 
     (directory / "hive-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     jars = Path(pyspark.__file__).parent / "jars" / "*"
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{directory}:{jars}"]
+    classes = f"{directory}:{jars}:{POSTGRES_DRIVER}"
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes]
     address = "127.0.0.1", port or free_port()
     command = [java, *options, "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(address[1])]
     log = directory / "metastore.log"
@@ -136,7 +151,7 @@ def hive_metastore(directory: Path, port: int | None = None, *, durable: bool = 
                 time.sleep(0.1)
             yield f"{address[0]}:{address[1]}"
         finally:
-            server.send_signal(signal.SIGKILL if durable else signal.SIGTERM)
+            server.send_signal(signal.SIGKILL if database else signal.SIGTERM)
 
 
 def _listens(address: tuple[str, int]) -> bool:

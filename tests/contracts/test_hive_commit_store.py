@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,6 +28,7 @@ from contracts.test_commit_stores import (
 )
 from losing_proxy import LosingProxy, losing_proxy
 from pages import ROOT, Reader
+from postgres_servers import PostgresServer, new_server
 
 import lancekeep
 from lancekeep.adapters.commit_stores import hive as store_of_hive
@@ -42,7 +43,7 @@ from lancekeep.store_urls import StoreUrl
 from lancekeep.testing.commit_site import Site
 from lancekeep.testing.commit_store import SharedCommitStoreContract
 from lancekeep.testing.concurrency import race
-from servers import hive_metastore, silent_server
+from servers import Unavailable, free_port, hive_metastore, silent_server
 
 
 class TestHive(SharedCommitStoreContract):
@@ -224,21 +225,46 @@ def test_silent_metastore_is_unavailable_after_two_attempts() -> None:
         assert 1 <= len(connections) <= 4
 
 
-def test_killed_metastore_is_unavailable_and_keeps_rows(tmp_path: Path) -> None:
+@contextmanager
+def metastore_on_postgresql(
+    directory: Path,
+) -> Iterator[tuple[PostgresServer, Callable[[], AbstractContextManager[str]]]]:
+    """Yield a database, and what starts a Metastore over it; always at the same port."""
+    port = free_port()
+    try:
+        with new_server("fsync=on") as database:
+            jdbc = f"jdbc:postgresql://127.0.0.1:{database.port}/postgres"
+            yield database, lambda: hive_metastore(directory, port, database=jdbc)
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def test_killed_metastore_and_database_are_unavailable_and_keep_rows(tmp_path: Path) -> None:
+    """The Metastore of a deployment: over PostgreSQL. Both servers are killed, and start again."""
     base_uri = f"s3://bucket/{uuid4()}"
-    with hive_metastore(tmp_path, durable=True) as address:
-        port = int(address.rpartition(":")[2])
-        with opened(f"hive://{address}/rows") as store:
-            rows = history(store, base_uri, 2)
-            row = staged(3, base_uri)
+    with metastore_on_postgresql(tmp_path) as (database, start):
+        with start() as address, opened(f"hive://{address}/rows") as store, opened(f"hive://{address}/rows") as other:
+            for version in range(1, 4):
+                rivals = [staged(version, base_uri) for _ in range(3)]
+                answers = race(
+                    3,
+                    lambda number, rivals=rivals: (store, other)[number % 2].reserve(  # type: ignore[misc]
+                        rivals[number], first=rivals[number].version == 1
+                    ),
+                )
+                (row,) = [row for row, answer in zip(rivals, answers, strict=True) if answer == Reserved()]
+                assert set(map(repr, answers)) == {repr(Reserved()), repr(Taken(row))}
+                assert store.finalize(final(row))
+            rows, row = every_row(other, base_uri), staged(4, base_uri)
             assert store.reserve(row, first=False) == Reserved()
-    with opened(f"hive://127.0.0.1:{port}/rows") as store:
-        check_unavailable(store, f"127.0.0.1:{port}")
-        with hive_metastore(tmp_path, port, durable=True):
+        check_unavailable(store, address)
+        database.kill()
+        database.start()
+        with start():
             assert every_row(store, base_uri) == [*rows, row]
             assert store.reserve(row, first=False) == Reserved()
             assert store.finalize(final(row))
-            commit_a_few(store)
+            commit_a_few(other)
 
 
 # -- writers that race and die -----------------------------------------------------------------------------------------
