@@ -28,7 +28,15 @@ from lancekeep.adapters.commit_stores.claims import (
     reserve_alone,
 )
 from lancekeep.adapters.commit_stores.hive_history import Change, History, Segment, decode, encode
-from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, StoreUnavailable, UnsafeStore
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+    UnsafeStore,
+)
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, Reserved, VersionRow
 from lancekeep.hive.address import OPTIONS, Address
 from lancekeep.hive.errors import Modified, ObjectExists, ObjectMissing, ReplyLost
@@ -222,6 +230,9 @@ class HiveCommitStore:
                 lost = True
                 if self._head(base_uri).token == token:
                     return answer
+            except LancekeepError:  # such as a dropped database: the next call reads the present state
+                self._heads.drop(base_uri)
+                raise
             head = None
         raise self._contested(base_uri)
 
@@ -334,7 +345,9 @@ class HiveCommitStore:
             except ReplyLost as error:
                 if error.late:
                     raise
-            except ObjectMissing:
+            except AccessDenied:
+                raise
+            except (ObjectMissing, Refused):  # Hive 4 takes a missing database for a remote one
                 self._create(probe)
             else:
                 raise UnsafeStore(
