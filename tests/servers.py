@@ -130,6 +130,7 @@ def hive_metastore(directory: Path, port: int | None = None, *, database: str = 
         "datanucleus.connectionPoolingType": "HikariCP",  # the default is not among the jars
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
+        "hive.hmshandler.retry.interval": "100ms",
         "hive.metastore.warehouse.dir": str(directory / "warehouse"),
         "hive.metastore.event.db.notification.api.auth": "false",
         "hive.async.log.enabled": "false",  # its dependencies are not among the jars
@@ -140,6 +141,7 @@ def hive_metastore(directory: Path, port: int | None = None, *, database: str = 
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     classes = f"{directory}:{jars}:{POSTGRES_DRIVER}"
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes]
+    options.insert(0, "-Dderby.locks.deadlockTimeout=1")  # seconds until one of two requests is made again
     address = "127.0.0.1", port or free_port()
     command = [java, *options, "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(address[1])]
     log = directory / "metastore.log"
