@@ -43,6 +43,14 @@ def hard_link(source: str, target: str, place: str, advice: str) -> bool:
     return True
 
 
+Reloaded = Callable[[Path, str | None], None]
+"""Receives the path of a file that was read again, and why its content was refused; None if it was accepted."""
+
+
+def not_reported(path: Path, problem: str | None) -> None:
+    """Ignore that a file was read again."""
+
+
 class WatchedFile:
     """A file that is read again whenever it changes."""
 

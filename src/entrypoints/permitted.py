@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from lancekeep.domain.authorization import Action, Principal
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+
+
+class Hidden(Exception):
+    """Why an object looks absent: the cause of the error that the caller sees."""
+
+    def __init__(self, principal: Principal | None, action: Action, object_id: ObjectId) -> None:
+        name = "a caller without a name" if principal is None else principal.name
+        super().__init__(f"{name} has no role on {object_id or 'the catalog'}; {action.role} is needed")
+
 
 CHUNK = 100
 """How many names of a listing are read at a time."""

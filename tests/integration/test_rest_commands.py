@@ -76,6 +76,7 @@ TESTED_ELSEWHERE = {
     "serve": "test_any_implementation_can_be_served serves a server",
     "completion": "opens no catalog",
     "config": "opens no catalog",
+    "audit": "works on a file, not on a catalog",
     "keys": "works on a file, not on a catalog",
     "spark-jar": "writes a file and opens no catalog",
     "ui": "test_page_of_another_server_is_read_through_its_api",

@@ -24,7 +24,7 @@ import attrs
 
 from lancekeep.domain.authorization import Principal
 from lancekeep.domain.errors import AlreadyExists, InvalidInput, NotFound
-from lancekeep.local_files import WatchedFile
+from lancekeep.local_files import Reloaded, WatchedFile, not_reported
 
 PREFIX = "lk"
 _LOG = logging.getLogger(__name__)
@@ -168,13 +168,18 @@ class ApiKeys:
     The file is read again whenever it changes. If a changed file is invalid, the last valid keys stay in force, and
     the log reports the error once. Without the file, no key is valid.
 
+    Args:
+        path: The file.
+        reloaded: Called after each change of the file.
+
     Raises:
         InvalidInput: The file cannot be read, or is invalid.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reloaded: Reloaded = not_reported) -> None:
         self._file = KeyFile(path)
         self._watched = WatchedFile(path)
+        self._reloaded = reloaded
         self._keys = self._file.keys()
 
     def __repr__(self) -> str:
@@ -194,10 +199,13 @@ class ApiKeys:
         return self._keys
 
     def _reload(self) -> None:
+        problem: str | None = None
         try:
             self._keys = self._file.keys() if self._file.path.exists() else {}
         except InvalidInput as error:
+            problem = str(error)
             _LOG.error("The last valid keys stay in force: %s", error)
+        self._reloaded(self._file.path, problem)
 
 
 def _digest(key: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from lancekeep.domain.authorization import Action, Decision, Grant, Policy, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.local_files import WatchedFile
+from lancekeep.local_files import Reloaded, WatchedFile, not_reported
 
 _LOG = logging.getLogger(__name__)
 _KINDS = ("key:", "jwt:")
@@ -35,13 +35,18 @@ class PolicyFile:
     If a changed file is invalid, the last valid policy stays in force, the log reports the error once, and ``problem``
     holds it.
 
+    Args:
+        path: The file.
+        reloaded: Called after each change of the file.
+
     Raises:
         InvalidInput: The file cannot be read, or is invalid.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reloaded: Reloaded = not_reported) -> None:
         self._file = WatchedFile(path)
         self._policy = read_policy(path)
+        self._reloaded = reloaded
         self.problem: str | None = None
 
     def __repr__(self) -> str:
@@ -71,6 +76,7 @@ class PolicyFile:
         else:
             self.problem = None
             _LOG.info("Read the policy in %s again: %d grants.", self._file.path, len(self._policy.grants))
+        self._reloaded(self._file.path, self.problem)
 
 
 def read_policy(path: Path) -> Policy:

@@ -88,6 +88,7 @@ SECTIONS = {
         Entry("verify", "verify", "Check that the files and rows of tables are complete."),
     ),
     "Servers": (
+        Entry("audit", "audit", "Show who asked a server for what, and what it decided."),
         Entry("keys", "keys", "Create, list and revoke the API keys of a server.", WHOLE),
         Entry("serve", "serve", "Serve a catalog by the REST protocol of Lance namespaces."),
         Entry(

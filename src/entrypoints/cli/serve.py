@@ -20,6 +20,7 @@ from lancekeep.entrypoints.cli.options import Stores, stores
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.implementations import NATIVE, namespace_of
+from lancekeep.local_files import not_reported
 
 
 def _configure(context: click.Context, option: click.Parameter, file: str | None) -> None:
@@ -36,6 +37,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @click.option("--tracing", is_flag=True, default=None, help="Export OpenTelemetry spans to OTEL_TRACES_EXPORTER.")
 @click.option("--keys", metavar="FILE", help="The API keys of callers, as `lancekeep keys create` writes them.")
 @click.option("--policy", metavar="FILE", help="The roles of callers. Default: each authenticated caller has all.")
+@click.option("--audit", metavar="FILE", help="Append who did what to a file; see `lancekeep audit`.")
 @click.option("--certificate", metavar="FILE", help="The TLS certificate with its chain, in PEM format.")
 @click.option("--private-key", metavar="FILE", help="The key of the certificate, in PEM format.")
 @click.option(
@@ -69,6 +71,7 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
         from lancekeep.entrypoints.page.app import SEGMENTS
         from lancekeep.entrypoints.page.serving import page_of
         from lancekeep.entrypoints.rest.app import create_app
+        from lancekeep.entrypoints.rest.audit import AuditLog
         from lancekeep.entrypoints.rest.security.setup import security_of
         from lancekeep.entrypoints.rest.server import Server
         from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -98,12 +101,16 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
         )
         if isinstance(namespace, CatalogNamespace) and config.impl != "rest":
             namespace.catalog.initialize()
-        security = security_of(settings, config.storage_options, base_paths)
+        audit = AuditLog(Path(settings.audit)) if settings.audit else None
+        reloaded = not_reported if audit is None else audit.reloaded
+        security = security_of(settings, config.storage_options, base_paths, reloaded)
         stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         catalog = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
         if config.impl == "rest":
             catalog = stack.enter_context(open_catalog(config))
         page = None if catalog is None else page_of(catalog, settings, security)
         others = {} if page is None else dict.fromkeys(SEGMENTS, page)
-        app = create_app(namespace, settings, around=security.around, middleware=security.middleware, others=others)
+        app = create_app(
+            namespace, settings, around=security.around, middleware=security.middleware, others=others, audit=audit
+        )
         Server(app, settings).serve_on(announce)

@@ -18,7 +18,7 @@ from lancekeep.domain.errors import AccessDenied, NamespaceNotFound, TableNotFou
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
-from lancekeep.entrypoints.permitted import PermittedNames
+from lancekeep.entrypoints.permitted import Hidden, PermittedNames
 from lancekeep.ports.authorization import Authorizer
 
 OF_TABLE: Mapping[str, frozenset[str]] = {
@@ -76,6 +76,10 @@ class Access:
             return [object_id]
         return [] if self.principal is None else self.authorizer.subtrees(self.principal, object_id)
 
+    def hidden(self, object_id: ObjectId) -> Hidden:
+        """Return why an object looks absent to the principal."""
+        return Hidden(self.principal, Action.READ, object_id)
+
     def base_paths(self) -> AbstractContextManager[None]:
         """Refuse base paths that lead elsewhere than into readable tables."""
         return nullcontext() if self.authorizer is None else restricted(self._may_lead)
@@ -115,7 +119,7 @@ class Listing:
         if not self._access.sees(parent):
             if parent.is_root:  # it always exists
                 raise AccessDenied("you may read nothing in this catalog; ask an administrator for a role")
-            raise _absent_namespace(parent)
+            raise _absent_namespace(parent) from self._access.hidden(parent)
         try:
             subtrees = self._access.subtrees(parent)
             if parent in subtrees:
@@ -163,7 +167,7 @@ class AuthorizedCatalog:
     def describe_namespace(self, identifier: Identifier) -> Namespace:
         object_id = ObjectId.of(identifier)
         if not self._access.may_read(object_id):
-            raise _absent_namespace(object_id)
+            raise _absent_namespace(object_id) from self._access.hidden(object_id)
         try:
             return self._catalog.describe_namespace(object_id)
         except NamespaceNotFound:
@@ -226,7 +230,7 @@ class AuthorizedCatalog:
         def guarded(identifier: Identifier, *arguments: Any, **options: Any) -> Any:
             object_id = ObjectId.of(identifier)
             if not self._access.may_read(object_id):
-                raise _absent_table(object_id)
+                raise _absent_table(object_id) from self._access.hidden(object_id)
             try:
                 return method(object_id, *arguments, **options)
             except TableNotFound:

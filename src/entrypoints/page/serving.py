@@ -10,6 +10,7 @@ import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lancekeep.adapters.rest.routes import Router
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
@@ -64,7 +65,7 @@ def serve_locally(catalog: Catalog, port: int, announce: Callable[[str], None]) 
     listener = listen(settings.host, port)
     session = LocalSession(Page(catalog))
     config = uvicorn.Config(
-        Observation(_limited(LocalOnly(session), settings), Telemetry(settings)),
+        Observation(_limited(LocalOnly(session), settings), Telemetry(settings), Router(()), None),
         log_config=None,
         access_log=False,
         server_header=False,

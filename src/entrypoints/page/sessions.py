@@ -100,8 +100,10 @@ class KeySessions:
             raise HttpError(400, "The form is not percent-encoded UTF-8.") from None
         credential, target = (form.get(name, [""])[-1] for name in ("credential", "next"))
         credential = credential.strip()
-        if await self._principal(credential) is None:
+        principal = await self._principal(credential)
+        if principal is None:
             return _form(target, _INVALID, 401)
+        request.scope["state"]["principal"] = principal
         value = urlsafe_b64encode(credential.encode()).decode().rstrip("=")
         if len(value) > LONGEST_COOKIE:
             return _form(target, "The token is too long for a cookie of a browser. Sign in with an API key.", 400)

@@ -32,6 +32,7 @@ from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, Bo
 from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.arrow_bodies import opened
+from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.bodies import Bodies
 from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.deadlines import deadline
@@ -73,6 +74,7 @@ def create_app(
     around: Sequence[Around] = (),
     middleware: Sequence[Middleware] = (),
     others: Mapping[str, ASGIApp] | None = None,
+    audit: AuditLog | None = None,
 ) -> Starlette:
     """Return the application that serves a namespace.
 
@@ -82,19 +84,22 @@ def create_app(
         around: Wrappers of the call of every operation, the outermost first. Idempotency is inside all of them.
         middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
         others: Applications beside the operations, by the first segments of their paths.
+        audit: The audit log; None without one.
     """
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
     if isinstance(namespace, CatalogNamespace):
         conflicts = directory_of(namespace.catalog).commits.conflicts
         telemetry.count_conflicts(lambda: conflicts.last_hour().count)
-    health = Health(namespace)
-    innermost = Operations(namespace, settings, around)
+    health = Health(namespace, audit)
+    router = Router((*ROUTES, *EXTENSIONS, *LEGACY_ROUTES))
+    innermost = Operations(namespace, settings, around, router)
     operations: Any = innermost
     for each in reversed(middleware):
         operations = each.cls(operations, *each.args, **each.kwargs)
     endpoints = {"/healthz": health.alive, "/readyz": health.ready, "/metrics": telemetry.metrics}
-    app = Starlette(middleware=[Middleware(Observation, telemetry=telemetry)], exception_handlers={Exception: _failure})
+    observation = Middleware(Observation, telemetry=telemetry, router=router, audit=audit)
+    app = Starlette(middleware=[observation], exception_handlers={Exception: _failure})
     app.router.default = Endpoints(
         endpoints, operations, others or {}
     )  # Starlette's routes answer errors as plain text
@@ -171,10 +176,12 @@ class Running:
 class Operations:
     """The ASGI application of all routes of operations."""
 
-    def __init__(self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around] = ()) -> None:
+    def __init__(
+        self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around], router: Router
+    ) -> None:
         self._namespace = namespace
         self._settings = settings
-        self._router = Router((*ROUTES, *EXTENSIONS, *LEGACY_ROUTES))
+        self._router = router
         self._threads = Threads(settings.threads)
         self._bodies = Bodies(settings.held_bodies)
         self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
@@ -208,6 +215,7 @@ class Operations:
             if answer is None and rows is not None:
                 await rows.finish()
                 return
+            state["answer"] = answer
             response = response_of(call, answer)
         except BaseException as error:  # a panic of native code is no Exception
             if not isinstance(error, Exception) and not is_panic(error):

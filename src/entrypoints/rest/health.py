@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.entrypoints.rest.audit import AuditLog
 
 
 class Health:
@@ -19,8 +20,9 @@ class Health:
         stopping: Whether the server is shutting down and takes no new work.
     """
 
-    def __init__(self, namespace: api.LanceNamespace) -> None:
+    def __init__(self, namespace: api.LanceNamespace, audit: AuditLog | None = None) -> None:
         self._namespace = namespace
+        self._audit = audit
         self.stopping = False
 
     def stop(self) -> None:
@@ -32,9 +34,10 @@ class Health:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> JSONResponse:
-        """Answer 200 if storage and commit store answer, else 503.
+        """Answer 200 if the server can work, else 503.
 
-        The response says which of them failed, and no more: it needs no authentication.
+        Storage and commit store must answer, and the audit log must take lines. The response says which of them
+        failed, and no more: it needs no authentication.
         """
         checks = {"server": "stopping" if self.stopping else "ok"}
         for name, check in self._checks().items():
@@ -47,6 +50,10 @@ class Health:
         return JSONResponse({"status": "ok" if ready else "unavailable", "checks": checks}, 200 if ready else 503)
 
     def _checks(self) -> Mapping[str, Callable[[], object]]:
+        audit = {} if self._audit is None else {"audit log": self._audit.check}
+        return {**self._checks_of_namespace(), **audit}
+
+    def _checks_of_namespace(self) -> Mapping[str, Callable[[], object]]:
         catalog = getattr(self._namespace, "catalog", None)
         if not isinstance(catalog, Catalog):
             return {"namespace": lambda: self._namespace.list_namespaces(api.ListNamespacesRequest(id=[], limit=1))}

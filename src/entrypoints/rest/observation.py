@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -24,8 +24,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lancekeep.adapters.rest.routes import READS, Route
-from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, Problem
+from lancekeep.adapters.rest.routes import READS, Route, Router
+from lancekeep.domain.identifiers import MANIFEST_DELIMITER
+from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome
+from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
+from lancekeep.entrypoints.rest.requests import route_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 REQUEST_ID = "x-request-id"
@@ -78,24 +81,24 @@ class Telemetry:
         with self.tracer.start_as_current_span("request", context=parent, kind=SpanKind.SERVER) as span:
             yield span
 
-    def record(self, method: str, status: int, seconds: float, state: Mapping[str, Any], span: Any) -> None:
+    def record(self, scope: Scope, status: int, seconds: float, span: Any) -> None:
         """Log and count one answered request."""
+        state: Mapping[str, Any] = scope["state"]
+        method = scope["method"]
         route: Route | None = state.get("route")
         problem: Problem | None = state.get("problem")
-        operation = route.operation_id if route else state.get("operation", "unknown")
+        operation = operation_of(state)
         self.requests.labels(operation, str(status)).inc()
         self.seconds.labels(operation).observe(seconds)
         if route and route.operation not in READS:
             self.commits.labels(operation, _outcome(status, problem)).inc()
         fields: dict[str, Any] = {
             "request_id": state["request_id"],
-            "operation": operation,
+            **described(state, status, scope),
             "method": method,
             "status": status,
             "milliseconds": round(seconds * 1000, 1),
         }
-        if state.get("call") is not None:
-            fields["object"] = list(state["call"].object_id)
         if problem is not None:
             fields["error"] = problem.message if problem.expected else type(state["error"]).__name__
         if span is not None:
@@ -110,11 +113,20 @@ class Telemetry:
 
 
 class Observation:
-    """ASGI middleware that gives each request an id, and records it."""
+    """ASGI middleware that gives each request an id, and records it.
 
-    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+    Args:
+        app: The application.
+        telemetry: The log and the metrics of the server.
+        router: Names the operations of requests that are refused before they reach an operation.
+        audit: The audit log; None without one.
+    """
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry, router: Router, audit: AuditLog | None) -> None:
         self._app = app
         self._telemetry = telemetry
+        self._router = router
+        self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -130,6 +142,8 @@ class Observation:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if scope["path"] not in _QUIET:
+                    self._settle(scope, status)
                 MutableHeaders(scope=message)[REQUEST_ID] = state["request_id"]
             await send(message)
 
@@ -141,7 +155,20 @@ class Observation:
             try:
                 await self._app(scope, receive, answer)
             finally:
-                self._telemetry.record(scope["method"], status, time.perf_counter() - start, state, span)
+                if status == 499:
+                    self._settle(scope, status)
+                self._telemetry.record(scope, status, time.perf_counter() - start, span)
+
+    def _settle(self, scope: Scope, status: int) -> None:
+        """Name the operation of a request that was refused early, and write the line of the audit log."""
+        state = scope["state"]
+        if "route" not in state and "operation" not in state:
+            with suppress(HttpError):
+                state["route"], parameters = route_of(scope, self._router)
+                state["named"] = [name for name in parameters.get("id", "").split(MANIFEST_DELIMITER) if name]
+        if self._audit is not None and any(name in state for name in ("route", "operation", "error")):
+            request = {"request_id": state["request_id"], **described(state, status, scope)}
+            self._audit.write("request", {**request, **outcome(state, status)})
 
 
 def _outcome(status: int, problem: Problem | None) -> str:

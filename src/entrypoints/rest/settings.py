@@ -53,6 +53,7 @@ class ServerSettings:
         tracing: Whether to export OpenTelemetry spans; needs the extra ``[tracing]``.
         keys: The file of API keys, as ``lancekeep keys`` writes it.
         tokens: The issuer of bearer tokens: ``[server.tokens]`` with ``jwks``, ``issuer`` and ``audience``.
+        audit: The file of the audit log; without one, there is none.
         policy: The file of grants; without one, every authenticated caller may do everything.
         vending: The role whose credentials are vended: ``[server.vending]`` with ``role_arn``.
         certificate: The file of the TLS certificate and its chain.
@@ -81,6 +82,7 @@ class ServerSettings:
     tracing: bool = False
     keys: str = ""
     tokens: Mapping[str, Any] = attrs.field(factory=dict)
+    audit: str = ""
     policy: str = ""
     vending: Mapping[str, Any] = attrs.field(factory=dict)
     certificate: str = ""

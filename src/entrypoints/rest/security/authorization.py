@@ -14,7 +14,7 @@ from lancekeep.domain.authorization import Action, Decision, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.extensions import dropped_page
-from lancekeep.entrypoints.permitted import PermittedNames
+from lancekeep.entrypoints.permitted import Hidden, PermittedNames
 from lancekeep.entrypoints.rest.requests import Call
 from lancekeep.entrypoints.rest.security.permissions import Kind, Need, needs
 from lancekeep.ports.authorization import Authorizer
@@ -57,7 +57,7 @@ class Authorization:
     def _require(self, principal: Principal, need: Need, required: Sequence[Need]) -> None:
         if need.kind is Kind.LISTING:
             if not self.authorizer.sees(principal, need.object_id):
-                raise absence(required, of_table=False)
+                raise absence(required, of_table=False) from Hidden(principal, need.action, need.object_id)
             return
         decision = self.authorizer.decide(principal, need.action, need.object_id)
         if decision is Decision.ALLOWED:
@@ -66,7 +66,7 @@ class Authorization:
             of_table = need.kind is Kind.TABLE
             shown = need.object_id.parent if need.kind is Kind.NEW else need.object_id
             if of_table or not self.authorizer.sees(principal, shown):
-                raise absence(required, of_table=of_table)
+                raise absence(required, of_table=of_table) from Hidden(principal, need.action, need.object_id)
         raise api_errors.PermissionDeniedError(
             f"{principal.name} needs the role {need.action.role} on {need.object_id}; ask an administrator for it"
         )

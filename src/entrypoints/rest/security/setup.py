@@ -26,6 +26,7 @@ from lancekeep.entrypoints.rest.security.authorization import Authorization
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
 from lancekeep.entrypoints.rest.security.vending import Vending
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.local_files import Reloaded, not_reported
 from lancekeep.ports.authentication import Authenticator
 from lancekeep.ports.authorization import Authorizer
 from lancekeep.ports.credential_vendor import CredentialVendor
@@ -54,6 +55,7 @@ def security_of(
     settings: ServerSettings,
     storage_options: Mapping[str, str],
     base_paths: BasePaths | None = None,
+    reloaded: Reloaded = not_reported,
 ) -> Security:
     """Return the security that the settings of a server describe.
 
@@ -62,11 +64,12 @@ def security_of(
         storage_options: The storage options of the catalog, from which credentials are vended.
         base_paths: The base paths of the catalog; None if the server cannot check the base paths of the served
             namespace.
+        reloaded: Called when the files of keys or grants are read again.
 
     Raises:
         InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
     """
-    keys: Authenticator | None = ApiKeys(Path(settings.keys)) if settings.keys else None
+    keys: Authenticator | None = ApiKeys(Path(settings.keys), reloaded) if settings.keys else None
     tokens: Authenticator | None = Tokens(_section(Issuer, settings.tokens, "tokens")) if settings.tokens else None
     authenticated = keys is not None or tokens is not None
     require_authentication(settings.host, authenticated=authenticated)
@@ -87,7 +90,7 @@ def security_of(
                 "(`lancekeep keys create`) or server.tokens"
             )
         return Security((), (*limits, Middleware(LocalOnly), *rate, transfer))
-    policy = PolicyFile(Path(settings.policy)) if settings.policy else None
+    policy = PolicyFile(Path(settings.policy), reloaded) if settings.policy else None
     around: list[Around] = [without_identity]
     if policy is not None:
         around.append(Authorization(policy))

@@ -1,0 +1,162 @@
+"""The audit log: who asked for what, and what the server decided.
+
+One JSON object per line is appended to a file. An answer is sent after its line is written, so no caller has an answer
+without a line. Lines hold neither credentials nor rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+from lancekeep.entrypoints.permitted import Hidden
+from lancekeep.entrypoints.rest.errors import HttpError, Problem
+from lancekeep.entrypoints.rest.requests import Call
+from lancekeep.entrypoints.rest.security.permissions import needs
+
+ALLOWED, REFUSED, UNAUTHENTICATED, INVALID = "allowed", "refused", "unauthenticated", "invalid"
+DECISIONS = (ALLOWED, REFUSED, UNAUTHENTICATED, INVALID)
+"""The decisions about a request: invalid requests are answered before a permission is looked up."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Appends lines to a file, each by one write.
+
+    Several processes may share the file. A file that was moved away, for example by logrotate, is created again. If a
+    line cannot be written, the server goes on, the log reports it once, and ``problem`` holds the reason until a line
+    can be written.
+
+    Raises:
+        InvalidInput: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem: str | None = None
+        self._lock = Lock()
+        self._torn = False  # the last line is incomplete
+        try:
+            self._file = self._open()
+        except OSError as error:
+            raise InvalidInput(f"cannot write the audit log {path}: {error.strerror}") from error
+
+    def write(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Append a line with the time, the event and its fields."""
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        with self._lock:
+            try:
+                self._follow()
+                self._append(line)
+            except OSError as error:
+                if self.problem is None:
+                    _LOG.error("The audit log %s cannot be written: %s", self.path, error.strerror)
+                self.problem = error.strerror or type(error).__name__
+            else:
+                self.problem = None
+
+    def check(self) -> None:
+        """Try to write again after a failure.
+
+        Raises:
+            StoreUnavailable: The file still cannot be written.
+        """
+        if self.problem is not None:
+            self.write("resumed", {})
+        if self.problem is not None:
+            raise StoreUnavailable(f"the audit log {self.path} cannot be written: {self.problem}")
+
+    def reloaded(self, file: Path, problem: str | None) -> None:
+        """Record that a file of keys or grants was read again."""
+        self.write(
+            "reload", {"file": str(file), "outcome": "read" if problem is None else "refused", "reason": problem}
+        )
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _append(self, line: bytes) -> None:
+        if self._torn:
+            line = b"\n" + line
+        written = os.write(self._file, line)
+        self._torn = written < len(line)
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _follow(self) -> None:
+        """Open the file again if its name belongs to no file, or to another file."""
+        opened = os.fstat(self._file)
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+            old, self._file = self._file, self._open()
+            os.close(old)
+
+
+def described(state: Mapping[str, Any], status: int, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return who asked for what, and what was decided, as fields of a line."""
+    principal, call = state.get("principal"), state.get("call")
+    return {
+        "principal": None if principal is None else principal.name,
+        "address": (scope.get("client") or (None,))[0],
+        "operation": operation_of(state),
+        "object": state.get("named") if call is None else list(call.object_id),
+        "decision": _decision(state, status),
+    }
+
+
+def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """Return what came of a request, and which other objects it concerned."""
+    error, call = state.get("error"), state.get("call")
+    found: dict[str, Any] = {"status": status}
+    if error is not None:
+        found["reason"] = _reason(error, state["problem"])
+    others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
+    if others:
+        found["others"] = [list(names) for names in others]
+    answer = state.get("answer")
+    for name in ("version", "transaction_id"):
+        value = getattr(answer, name, None)
+        if isinstance(value, int | str):
+            found[name] = value
+    return found
+
+
+def operation_of(state: Mapping[str, Any]) -> str:
+    """Return the name of a request's operation."""
+    route = state.get("route")
+    return str(route.operation_id if route else state.get("operation", "unknown"))
+
+
+def _objects(call: Call) -> set[tuple[str, ...]]:
+    with suppress(InvalidInput):
+        return {need.object_id.names for need in needs(call.operation, call.request)}
+    return set()
+
+
+def _decision(state: Mapping[str, Any], status: int) -> str:
+    error = state.get("error")
+    if status == 401:
+        return UNAUTHENTICATED
+    if status == 403 or isinstance(getattr(error, "__cause__", None), Hidden):
+        return REFUSED
+    return INVALID if isinstance(error, HttpError) and state.get("call") is None else ALLOWED
+
+
+def _reason(error: BaseException, problem: Problem) -> str:
+    if isinstance(error.__cause__, Hidden):
+        return str(error.__cause__)
+    return problem.message if problem.expected else type(error).__name__
