@@ -18,8 +18,17 @@ from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.lance.hashing import file_digest
-from lancekeep.adapters.manifest_stores import names_manifest_store, open_manifest_store, open_unclaimed
+from lancekeep.adapters.manifest_stores import (
+    names_manifest_store,
+    open_adoptable,
+    open_manifest_store,
+    open_unclaimed,
+)
+from lancekeep.adapters.manifest_stores.adoption import Adoption
+from lancekeep.adapters.manifest_stores.adoption import adopt_root as adopt
 from lancekeep.adapters.manifest_stores.claimed import (
+    ClaimedManifestStore,
+    ManifestStoreElsewhere,
     require_claim_of,
     require_entries_in,
     return_root,
@@ -40,12 +49,13 @@ from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
-from lancekeep.config import HOMES, MODES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url
+from lancekeep.config import HOMES, MODES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url, without_catalog
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
     MissingExtra,
+    Refused,
     StoreUnavailable,
     UnsafeStore,
     UnsafeStoreWarning,
@@ -232,7 +242,10 @@ def _objects_of(config: ConnectionConfig) -> tuple[ObjectStore, str]:
 
 
 def _assembled(
-    config: ConnectionConfig, objects: ObjectStore, root_key: str, elsewhere: ManifestStore | None
+    config: ConnectionConfig,
+    objects: ObjectStore,
+    root_key: str,
+    elsewhere: ClaimedManifestStore | ManifestStoreElsewhere | None,
 ) -> Catalog:
     """Return the catalog of a configuration, without a check of its home and of its commit store.
 
@@ -258,6 +271,10 @@ def _assembled(
     table = _manifest_table(objects, root_key)
     if commit_store == REMEMBERED:
         commit_store = _remembered((elsewhere or _over(table, objects, root_key)).view())
+        if elsewhere is not None and commit_store == without_catalog(elsewhere.url) and not commit_store_options:
+            # One database holds both, so one user and one set of options reach it.
+            commit_store = without_catalog(config.manifest_store or "")
+            commit_store_options = {k: v for k, v in config.manifest_store_options.items() if k != "catalog"}
     if objects.root_uri.startswith("memory:") and commit_store not in (None, CONDITIONAL_PUT):
         raise InvalidInput(
             f"root {root}: the native engine cannot read the memory of this process, so no commit store can commit "
@@ -297,7 +314,10 @@ def _assembled(
         if url is None:
             return properties
         with closing(open_manifest_store(url, config.manifest_store_options, place.objects, place.key)) as elsewhere:
-            return elsewhere.view().properties
+            try:
+                return elsewhere.view().properties
+            except Refused:  # the catalog has another root by now
+                return {}
 
     catalog = bootstrap(
         commits,
@@ -550,6 +570,32 @@ def migrate_schema(commit_store: str, options: Mapping[str, str] | None = None) 
             raise
         raise MissingExtra("PostgreSQL needs the package psycopg: pip install 'lancekeep[postgres]'") from error
     return migrate(commit_store, options)
+
+
+def adopt_root(
+    config: ConnectionConfig, *, original: bool, force: bool = False, dry_run: bool = False
+) -> Adoption | None:
+    """Make a catalog outside of the directory the one of a copied or moved root.
+
+    See `lancekeep.adapters.manifest_stores.adoption.adopt_root`.
+
+    Returns:
+        What was adopted; None if the entries are in the directory, or there is nothing to adopt.
+    """
+    if config.manifest_store is None:
+        return None
+    objects, root_key = open_object_store(config.require_root(), config.storage_options)
+    opened = {objects.root_uri: objects}
+
+    def properties_at(uri: str) -> Mapping[str, str]:
+        place = _outside(uri, opened, config.storage_options)
+        return DirectoryListing(place.objects, place.key).view().properties
+
+    store = open_adoptable(config.manifest_store, config.manifest_store_options, objects, root_key)
+    if store is None:
+        return None
+    with closing(store):
+        return adopt(store, objects, root_key, properties_at, original=original, force=force, dry_run=dry_run)
 
 
 def certify(

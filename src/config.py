@@ -346,15 +346,19 @@ def _in_one_database(settings: _Settings) -> _Settings:
         raise InvalidInput(f"impl 'postgres' needs the URL of a database: uri='postgresql://HOST/DATABASE'{found}")
     if "commit_store" in settings:
         return settings
-    url, _, query = store.value.partition("?")
-    kept = "&".join(option for option in query.split("&") if option and not option.startswith("catalog="))
     options = {
         COMMIT_STORE + name.removeprefix(MANIFEST_STORE): setting
         for name, setting in settings.items()
         if name.startswith(MANIFEST_STORE) and name != f"{MANIFEST_STORE}catalog"
     }
-    commit_store = attrs.evolve(store, value=f"{url}?{kept}" if kept else url)
-    return {**options, **settings, "commit_store": commit_store}
+    return {**options, **settings, "commit_store": attrs.evolve(store, value=without_catalog(store.value))}
+
+
+def without_catalog(url: str) -> str:
+    """Return the URL of the version rows in the database of a manifest store."""
+    url, _, query = url.partition("?")
+    kept = "&".join(option for option in query.split("&") if option and not option.startswith("catalog="))
+    return f"{url}?{kept}" if kept else url
 
 
 def _in_metastore(settings: _Settings) -> _Settings:

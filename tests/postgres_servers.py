@@ -74,7 +74,7 @@ class PostgresServer:
         else:
             raise AssertionError(f"{' '.join(command)} ended:\n{''.join(output)}")
         # A server that cannot write its log stops.
-        Thread(target=_drain, args=(self.process.stderr,), daemon=True).start()
+        Thread(target=drain, args=(self.process.stderr,), daemon=True).start()
 
     def kill(self) -> None:
         """End every process of the server at once, as a crash does."""
@@ -160,7 +160,7 @@ def postgres_container() -> Iterator[str]:
         yield url
 
 
-def _drain(log: IO[str]) -> None:
+def drain(log: IO[str]) -> None:
     """Read a log until its last writer ends."""
     with log:
         for _ in log:

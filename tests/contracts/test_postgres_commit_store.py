@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from contracts.test_commit_stores import (
     use_everything,
 )
 from pages import ROOT, Reader
-from postgres_servers import PostgresServer, migrated_server, new_server, run_as_server
+from postgres_servers import PostgresServer, drain, migrated_server, new_server, run_as_server
 from redis_servers import poll
 
 import lancekeep
@@ -259,6 +260,7 @@ def pgbouncer(server: PostgresServer) -> Iterator[str]:
     with run_as_server([binary, str(settings)]) as process:
         assert process.stderr is not None
         assert any("process up" in line for line in process.stderr)
+        Thread(target=drain, args=(process.stderr,), daemon=True).start()
         yield f"127.0.0.1:{port}"
         process.terminate()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -18,6 +19,7 @@ import lance_namespace
 import psycopg
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from contracts.test_commit_stores import address_of
 from losing_proxy import LosingProxy, losing_proxy
 from postgres_servers import migrated_server
@@ -41,6 +43,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
+from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.postgres.address import Address
 from lancekeep.postgres.database import BoundedConnection, Database, Row, Unanswered, seconds_for
@@ -303,6 +306,43 @@ def test_lost_reply_of_commit_under_the_lock_is_settled(url: str, postgres_url: 
         assert ids(near.view()) == ids(view) == ["a", "b", "faster"]
 
 
+def restored(postgres_url: str, view: CatalogView) -> None:
+    """Make the catalog what it was before its latest change, as a backup does that lacks it."""
+    with psycopg.connect(postgres_url) as admin:
+        place = {"catalog": view.catalog, "version": view.version}  # type: ignore[attr-defined]
+        for statement in (
+            "DELETE FROM lancekeep.change WHERE catalog = %(catalog)s AND version = %(version)s",
+            "DELETE FROM lancekeep.entry WHERE catalog = %(catalog)s AND since = %(version)s",
+            "UPDATE lancekeep.catalog SET version = version - 1 WHERE id = %(catalog)s",
+        ):
+            assert admin.execute(statement, place).rowcount == 1
+
+
+def test_restored_backup_refuses_what_was_decided_about_a_lost_state(
+    store: ManifestStore, url: str, postgres_url: str
+) -> None:
+    """The lost state and the one that follows the restored one have the same number."""
+    create(store, "a")
+    create(store, "lost")
+    asked: list[list[str]] = []
+    with closing(opened(url)) as other:
+
+        def decide(view: CatalogView) -> list[Change]:
+            asked.append(ids(view))
+            if len(asked) == 1:
+                restored(postgres_url, view)
+                create(other, "b")
+                assert other.view().version == view.version
+            return create_once("c")(view)
+
+        old = store.view()
+        change(store, decide)
+        assert asked == [["a", "lost"], ["a", "b"]]
+        assert ids(other.view()) == ["a", "b", "c"]
+        with pytest.raises(ConcurrentModification, match="restored from a backup"):
+            old.find("c")
+
+
 def test_large_change_is_waited_for(store: ManifestStore) -> None:
     entries = [ManifestEntry.namespace(ObjectId.of(f"n{number:05}"), {}) for number in range(20_000)]
     assert change(store, lambda view: [Put(entry) for entry in entries]).version == 1
@@ -528,6 +568,81 @@ def test_one_of_racing_catalogs_gets_a_root_and_the_others_leave_nothing(tmp_pat
     with psycopg.connect(postgres_url) as admin:
         kept = admin.execute("SELECT name FROM lancekeep.catalog WHERE name = ANY(%s)", (names,)).fetchall()
     assert kept == [(names[told.index("began")],)]
+
+
+def adopt(root: Path, url: str, *arguments: str) -> str:
+    line = ["adopt-identity", str(root), "--manifest-store", url, *arguments]
+    told = CliRunner().invoke(lancekeep_command, line, obj=lancekeep)
+    return told.stdout if told.exit_code == 0 else f"refused: {told.output}"
+
+
+def test_moved_root_is_adopted_with_its_entries(tmp_path: Path, url: str) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    with connect(before, url) as catalog:
+        catalog.create_namespace("n")
+        catalog.write("n.t", ROWS)
+        identity = catalog.upkeep.identity()
+    assert identity is not None
+    live = connect(before, url)
+    before.rename(after)
+    with pytest.raises(Refused, match="adopt-identity"):
+        connect(after, url)
+    assert "is a copy" in adopt(after, url, "--yes")
+    assert f"is no longer the catalog of {identity.root}" in adopt(after, url, "--original")
+    with pytest.raises(Refused):
+        connect(after, url)
+    for _ in range(2):
+        assert adopt(after, url, "--original", "--yes").startswith(f"id {identity.id}, used at file://{after}")
+    with connect(after, url) as catalog:
+        catalog.write("n.t", ROWS, "append")
+        assert catalog.open("n.t").count_rows() == 6
+        assert catalog.upkeep.fsck(deep=True).findings == ()
+    with closing(live), pytest.raises(Refused, match=f"is the catalog of file://{after}"):
+        live.create_namespace("m")
+
+
+def test_root_is_not_moved_while_the_former_one_may_be_in_use(tmp_path: Path, url: str) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    with connect(before, url) as catalog:
+        catalog.create_namespace("n")
+        shutil.copytree(before, after)
+        assert "still records" in adopt(after, url, "--original", "--yes")
+        catalog.create_namespace("m")
+        assert adopt(after, url, "--original", "--force", "--yes").startswith("id ")
+        with pytest.raises(Refused, match="is the catalog of"):
+            catalog.create_namespace("o")
+    with connect(after, url) as catalog:
+        assert catalog.list_namespaces("") == ["m", "n"]
+    (tmp_path / "stranger").mkdir()
+    assert "records no manifest store" in adopt(tmp_path / "stranger", url, "--original", "--force", "--yes")
+
+
+def test_copied_root_gets_a_copy_of_the_entries(tmp_path: Path, url: str, postgres_url: str) -> None:
+    original, copied = tmp_path / "original", tmp_path / "copy"
+    with connect(original, url) as catalog:
+        catalog.create_namespace("n", {"k": "v"})
+        catalog.write("n.t", ROWS)
+        catalog.drop_table("n.t")
+        catalog.write("n.t", ROWS)
+        shutil.copytree(original, copied)
+        other = f"{postgres_url}?catalog={uuid4()}"
+        assert "receives a copy" in adopt(copied, other)
+        assert "refused" in adopt(copied, other, "--original", "--yes")
+        for _ in range(2):
+            assert adopt(copied, other, "--yes").startswith("id ")
+        with connect(copied, other) as copy:
+            assert copy.describe_namespace("n").properties == {"k": "v"}
+            copy.write("n.t", ROWS, "append")
+            copy.declare_table("n.u")
+            assert copy.open("n.t").count_rows() == 6
+            assert copy.upkeep.identity() != catalog.upkeep.identity()
+            assert copy.upkeep.fsck(deep=True).findings == ()
+        assert catalog.open("n.t").count_rows() == 3
+        assert catalog.list_tables("n") == ["t"]
+        assert catalog.upkeep.fsck(deep=True).findings == ()
+        third = tmp_path / "third"
+        shutil.copytree(original, third)
+        assert "hoose another name for the copy" in adopt(third, other, "--yes")
 
 
 def test_settings_name_one_database_for_entries_and_versions(tmp_path: Path, url: str, postgres_url: str) -> None:

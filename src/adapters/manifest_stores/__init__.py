@@ -7,11 +7,11 @@ distributions add adapters by entry points (docs/write-an-adapter.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
+from lancekeep.adapters.manifest_stores.adoption import AdoptableManifestStore
 from lancekeep.adapters.manifest_stores.claimed import ClaimedManifestStore, ManifestStoreElsewhere
 from lancekeep.domain.errors import MissingExtra
-from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 
@@ -34,7 +34,9 @@ class ManifestStoreAdapter(Protocol):
         ...
 
 
-def open_manifest_store(url: str, options: Mapping[str, str], objects: ObjectStore, root_key: str) -> ManifestStore:
+def open_manifest_store(
+    url: str, options: Mapping[str, str], objects: ObjectStore, root_key: str
+) -> ClaimedManifestStore:
     """Open the manifest store of a URL, without writing.
 
     Args:
@@ -48,6 +50,18 @@ def open_manifest_store(url: str, options: Mapping[str, str], objects: ObjectSto
         Refused: The entries of the root are elsewhere.
     """
     return ClaimedManifestStore(open_unclaimed(url, options, objects, root_key), objects, root_key)
+
+
+def open_adoptable(
+    url: str, options: Mapping[str, str], objects: ObjectStore, root_key: str
+) -> AdoptableManifestStore | None:
+    """Open the manifest store of a URL for `adopt_root`, whatever the root records.
+
+    Returns:
+        The store; None if its catalogs do not record their roots.
+    """
+    store = open_unclaimed(url, options, objects, root_key)
+    return cast(AdoptableManifestStore, store) if hasattr(store, "move_from") else None
 
 
 def open_unclaimed(url: str, options: Mapping[str, str], objects: ObjectStore, root_key: str) -> ManifestStoreElsewhere:

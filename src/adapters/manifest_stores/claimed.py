@@ -125,6 +125,11 @@ class ClaimedManifestStore:
         self._claimed = self._is_claimed()
 
     @property
+    def url(self) -> str:
+        """The canonical URL."""
+        return self._store.url
+
+    @property
     def guarantees(self) -> ManifestStoreGuarantees:
         return self._store.guarantees
 

@@ -17,14 +17,14 @@ import attrs
 
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
 from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove
-from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused, StoreUnavailable
+from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
 from lancekeep.postgres.database import BoundedConnection, Database, Row, Unanswered, seconds_for
-from lancekeep.store_urls import StoreUrl
+from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 
 CATALOG = "catalog"
 DEFAULT_CATALOG = "default"
@@ -37,18 +37,28 @@ LOCK_SECONDS = 20.0
 MANY = 1_000_000
 """How many entries a clean-up is expected to remove."""
 
-_VIEW = "SELECT id, root, version, properties, columns FROM {schema}.catalog WHERE name = %s"
+_CATALOG = "SELECT id, root, version, properties, columns"
+_NAMED = "FROM {schema}.catalog WHERE name = %s"
+_VIEW = f"""
+{_CATALOG}, (SELECT token FROM {{schema}}.change WHERE (catalog, version) = (catalog.id, catalog.version)) {_NAMED}
+"""
 _CREATE = """
 INSERT INTO {schema}.catalog (name, root, version, properties, columns) VALUES (%s, %s, 0, '{}', '{}')
 ON CONFLICT DO NOTHING
 """
-_LOCKED_VIEW = f"{_VIEW} FOR UPDATE"
+# A part of the statement that reads another table would read it as before the wait for the lock.
+_LOCKED_VIEW = f"{_CATALOG}, NULL {_NAMED} FOR UPDATE"
 # The update of the catalog decides: the other parts take the new version from it, and do nothing without it. The log of
-# changes makes the statement idempotent, so that it settles a lost reply.
+# changes makes the statement idempotent, so that it settles a lost reply. The token of the version tells apart two
+# versions with one number: one was lost when the server was restored from a backup.
 _APPLY = f"""
 WITH won AS (
     UPDATE {{schema}}.catalog SET version = version + 1, properties = %(properties)s, columns = %(columns)s
-    WHERE id = %(catalog)s AND version = %(version)s AND root = %(root)s
+    WHERE id = %(catalog)s AND version = %(version)s AND root = %(root)s AND (
+        %(seen_token)s::text IS NULL OR %(seen_token)s = (
+            SELECT token FROM {{schema}}.change WHERE catalog = %(catalog)s AND version = %(version)s
+        )
+    )
     RETURNING id, version
 ), ended AS (
     UPDATE {{schema}}.entry SET until = won.version FROM won
@@ -80,6 +90,28 @@ WITH oldest AS (
     DELETE FROM {{schema}}.entry USING oldest WHERE catalog = %(catalog)s AND until <= oldest.version
 )
 SELECT count(*) FROM forgotten
+"""
+
+
+_OWNER = "SELECT root FROM {schema}.catalog WHERE name = %s"
+_MOVE = "UPDATE {schema}.catalog SET root = %s WHERE name = %s AND root = ANY(%s::text[]) RETURNING root"
+_COPY = f"""
+WITH source AS (
+    SELECT id, properties, columns FROM {{schema}}.catalog WHERE name = %(source)s AND root = %(former)s
+), made AS (
+    INSERT INTO {{schema}}.catalog (name, root, version, properties, columns)
+    SELECT %(name)s, %(root)s, 1, properties, columns FROM source ON CONFLICT DO NOTHING RETURNING id
+), entered AS (
+    INSERT INTO {{schema}}.entry
+        (catalog, since, object_id, parent, name, object_type, location, metadata, extension)
+    SELECT made.id, 1, object_id, parent, name, object_type, location, metadata, extension
+    FROM made, source JOIN {{schema}}.entry ON entry.catalog = source.id AND entry.until = {LAST}
+), logged AS (
+    INSERT INTO {{schema}}.change (catalog, version, token) SELECT id, 1, %(token)s FROM made
+)
+SELECT id FROM made
+UNION ALL SELECT catalog.id FROM {{schema}}.catalog JOIN {{schema}}.change ON change.catalog = catalog.id
+WHERE name = %(name)s AND change.version = 1 AND token = %(token)s
 """
 
 
@@ -128,6 +160,22 @@ class PostgresManifestStore:
     def abandon(self) -> None:
         self._database.count(self._abandon, (self._name, self._root))
 
+    def owner(self) -> str | None:
+        return self._root_of(self._name)
+
+    def move_from(self, former: str) -> bool:
+        values = (self._root, self._name, [former, self._root])  # idempotent
+        return bool(self._database.rows(self._database.statement(_MOVE), values))
+
+    def source(self, url: str) -> str | None:
+        name = self._name_in(url)
+        return None if name is None else self._root_of(name)
+
+    def copy_from(self, url: str, former: str) -> bool:
+        names = {"source": self._name_in(url), "former": former, "name": self._name, "root": self._root}
+        values = {**names, "token": _new_token()}
+        return bool(self._database.rows(self._database.statement(_COPY), values, seconds=seconds_for(MANY)))
+
     def view(self) -> PostgresView:
         return self._remembered(self._viewed(self._database.rows, self._view))
 
@@ -148,15 +196,15 @@ class PostgresManifestStore:
         try:
             changes, result = decide(view)
         except Exception:
-            if self.view().version == view.version:
+            if self.view().state == view.state:
                 raise
             return self._applied_locked(decide, view, {})
         if not changes:
             return view, result
         current = view if view.catalog is not None else self._created()
-        if current.version != view.version:
+        if current.state != view.state:
             return self._applied_locked(decide, current, {})
-        promised = {token: (current.after(changes), result)}
+        promised = {token: (current.after(changes, token), result)}
         rows = partial(self._database.rows, seconds=seconds_for(len(changes)))
         try:
             applied = self._applied(current, changes, token, rows)
@@ -184,6 +232,19 @@ class PostgresManifestStore:
         """Close the idle connections; a later call opens new ones."""
         self._database.close()
 
+    def _root_of(self, name: str) -> str | None:
+        found = self._database.rows(self._database.statement(_OWNER), (name,))
+        return found[0][0] if found else None
+
+    def _name_in(self, url: str) -> str | None:
+        """Return the name of a catalog of the same database; None if the URL names something else."""
+        try:
+            location = StoreUrl.parse(url, {}, MANIFEST_STORES)
+            other = PostgresManifestStore(Database(Address.of(location)), location.options[CATALOG], self._root)
+        except (InvalidInput, KeyError):
+            return None
+        return other._name if other._database.url == self._database.url else None
+
     def _created(self) -> PostgresView:
         """Return the view of the catalog after it was created, by this or another process."""
         self._database.count(self._create, (self._name, self._root))
@@ -192,15 +253,16 @@ class PostgresManifestStore:
     def _viewed(self, rows: Callable[[str, Any], list[Row]], statement: str) -> PostgresView:
         found = rows(statement, (self._name,))
         if not found:
-            return PostgresView(rows, self._database.schema, None, 0, {}, {}, self.guarantees)
-        ((catalog, root, version, properties, columns),) = found
+            return PostgresView(rows, self._database.schema, None, 0, None, {}, {}, self.guarantees)
+        ((catalog, root, version, properties, columns, token),) = found
         if root != self._root:
             raise Refused(
                 f"{self.url} is the catalog of {root}; opened with {self._root}. Connect with that root, or name "
-                "another catalog of the database by the option catalog."
+                "another catalog of the database by the option catalog. If the root was copied or moved, run "
+                "`lancekeep adopt-identity`."
             )
         stored = self._texts("properties", properties), self._texts("columns", columns)
-        return PostgresView(rows, self._database.schema, catalog, version, *stored, self.guarantees)
+        return PostgresView(rows, self._database.schema, catalog, version, token, *stored, self.guarantees)
 
     def _texts(self, column: str, stored: str) -> dict[str, str]:
         try:
@@ -222,7 +284,7 @@ class PostgresManifestStore:
         Returns:
             The view after the changes; None if the catalog has another version.
         """
-        after = view.after(changes)
+        after = view.after(changes, token)
         won = rows(
             self._apply,
             {
@@ -230,6 +292,7 @@ class PostgresManifestStore:
                 "root": self._root,
                 "version": view.version,
                 "seen": view.version,
+                "seen_token": view.token,
                 "token": token,
             },
         )

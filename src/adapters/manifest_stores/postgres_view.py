@@ -49,7 +49,10 @@ SELECT {_COLUMNS} FROM (
 # row, whose first column is null, is in every answer.
 _NOT_KEPT = """
 UNION ALL SELECT {nulls}
-WHERE NOT EXISTS (SELECT FROM {schema}.change WHERE catalog = %(catalog)s AND version = %(version)s)
+WHERE NOT EXISTS (
+    SELECT FROM {schema}.change
+    WHERE catalog = %(catalog)s AND version = %(version)s AND (%(token)s::text IS NULL OR token = %(token)s)
+)
 """
 
 
@@ -62,6 +65,7 @@ class PostgresView:
         schema: The schema of the tables.
         catalog: The id of the catalog; None if there is none yet.
         version: The version of the catalog.
+        token: The token of the change that made the version; None if it is not known.
         properties: The properties of the root namespace.
         columns: The logical types of the columns that extensions have.
         guarantees: What the store can hold.
@@ -73,6 +77,7 @@ class PostgresView:
     schema: str
     catalog: int | None
     version: int
+    token: str | None
     properties: Mapping[str, str]
     columns: Mapping[str, str]
     guarantees: ManifestStoreGuarantees
@@ -124,7 +129,12 @@ class PostgresView:
         found = self._rows(_OWNER, ancestors=places, below=f"{location}/", beyond=f"{location}0")  # "0" follows "/"
         return next(map(_entry, found), None)
 
-    def after(self, changes: Sequence[Change]) -> PostgresView:
+    @property
+    def state(self) -> tuple[int, str | None]:
+        """What distinguishes states, also of a server that was restored from a backup."""
+        return self.version, self.token
+
+    def after(self, changes: Sequence[Change], token: str) -> PostgresView:
         """Return the view of the next version, which has these changes."""
         properties, schema = self.properties, self.column_types
         for change in changes:
@@ -133,7 +143,9 @@ class PostgresView:
                     properties = change.merged_into(properties)
                 case AddColumns(columns):
                     schema = with_columns(schema, columns)
-        return attrs.evolve(self, version=self.version + 1, properties=properties, columns=added_columns(schema))
+        return attrs.evolve(
+            self, version=self.version + 1, token=token, properties=properties, columns=added_columns(schema)
+        )
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
         found = [_entry(row) for row in self._rows(statement, first=_first_after(low), **values)]
@@ -146,12 +158,13 @@ class PostgresView:
     def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         if self.version == 0:
             return []
-        place = {"catalog": self.catalog, "version": self.version}
+        place = {"catalog": self.catalog, "version": self.version, "token": self.token}
         found = self.rows(_checked(statement).replace("{schema}", f'"{self.schema}"'), {**place, **values})
         if any(row[0] is None for row in found):
             raise ConcurrentModification(
                 f"version {self.version} of the catalog was removed from PostgreSQL while it was read: the operation "
-                "took longer than a day, or the clock of the server was changed. Repeat the operation"
+                "took longer than a day, the clock of the server was changed, or the server was restored from a "
+                "backup. Repeat the operation"
             )
         return found
 
