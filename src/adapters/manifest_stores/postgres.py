@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import attrs
+import psycopg
 
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
+from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
@@ -23,7 +25,7 @@ from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
-from lancekeep.postgres.database import BoundedConnection, Database, Row, Unanswered, seconds_for
+from lancekeep.postgres.database import BoundedConnection, Database, Row, seconds_for
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 
 CATALOG = "catalog"
@@ -123,6 +125,7 @@ class PostgresManifestStore:
         name: The name of the catalog in the database.
         root: The URI of the root, which the catalog belongs to.
         clock: Returns monotonic seconds.
+        retry: How long a change waits for the server.
     """
 
     options: ClassVar[frozenset[str]] = OPTIONS | {CATALOG}
@@ -130,9 +133,16 @@ class PostgresManifestStore:
     history = None
 
     def __init__(
-        self, database: Database, name: str, root: str, *, clock: Callable[[], float] = time.monotonic
+        self,
+        database: Database,
+        name: str,
+        root: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        retry: Retry | None = None,
     ) -> None:
         self._database, self._name, self._root, self._clock = database, name, root, clock
+        self._retry = retry or Retry()
         self.url = with_place(database.url, {CATALOG: name})
         self._known: PostgresView | None = None
         self._known_until = 0.0
@@ -192,23 +202,23 @@ class PostgresManifestStore:
 
         If another process is faster, the next decision is made in a transaction that holds a lock on the catalog.
         """
-        view, token = self.view(), _new_token()
+        view, token = self._retry.call(self.view), _new_token()
         try:
             changes, result = decide(view)
         except Exception:
-            if self.view().state == view.state:
+            if self._retry.call(self.view).state == view.state:
                 raise
             return self._applied_locked(decide, view, {})
         if not changes:
             return view, result
-        current = view if view.catalog is not None else self._created()
+        current = view if view.catalog is not None else self._retry.call(self._created)
         if current.state != view.state:
             return self._applied_locked(decide, current, {})
         promised = {token: (current.after(changes, token), result)}
         rows = partial(self._database.rows, seconds=seconds_for(len(changes)))
         try:
             applied = self._applied(current, changes, token, rows)
-        except Unanswered:  # the server may still make the change
+        except StoreUnavailable:  # the server may have made the change, or may still make it
             return self._applied_locked(decide, current, promised, unanswered=True)
         if applied is None:  # unless the server makes a change whose connection was lost while it waited for a lock
             return self._applied_locked(decide, current, promised)
@@ -316,8 +326,6 @@ class PostgresManifestStore:
             unanswered: The server may still make the change of an earlier attempt, as long as the catalog has the
                 version that the attempt saw. So this call ends with another version, also without a change.
         """
-        if seen.catalog is None:
-            self._created()
 
         def act(connection: BoundedConnection) -> tuple[PostgresView, Result] | Exception:
             def rows(statement: str, values: Any) -> list[Row]:
@@ -331,6 +339,8 @@ class PostgresManifestStore:
                 possible = unanswered and view.version == seen.version
                 try:
                     changes, result = decide(view)
+                except (psycopg.Error, TimeoutError):
+                    raise
                 except Exception as error:
                     if possible:
                         self._applied(view, (), _new_token(), rows)
@@ -347,7 +357,9 @@ class PostgresManifestStore:
             return promised[token]
 
         try:
-            told = self._database.call(act)
+            if seen.catalog is None:
+                self._retry.call(self._created)
+            told = self._retry.call(lambda: self._database.call(act))
         except StoreUnavailable as error:
             if not promised:
                 raise
