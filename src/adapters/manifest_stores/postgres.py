@@ -187,7 +187,8 @@ class PostgresManifestStore:
         return bool(self._database.rows(self._database.statement(_COPY), values, seconds=seconds_for(MANY)))
 
     def view(self) -> PostgresView:
-        return self._remembered(self._viewed(self._database.rows, self._view))
+        view = self._viewed(self._database.rows, self._view)
+        return self._remembered(attrs.evolve(view, rows=self._patient_rows))
 
     def recent(self) -> PostgresView:
         """Return the state that this instance read last.
@@ -353,7 +354,7 @@ class PostgresManifestStore:
                     if after is None:
                         raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
                     applied = after
-                promised[token] = attrs.evolve(applied, rows=self._database.rows), result
+                promised[token] = attrs.evolve(applied, rows=self._patient_rows), result
             return promised[token]
 
         try:
@@ -369,6 +370,10 @@ class PostgresManifestStore:
         if isinstance(told, Exception):
             raise told
         return self._remembered(told[0]), told[1]
+
+    def _patient_rows(self, statement: str, values: Any) -> list[Row]:
+        """Return the rows of a read, which waits for the server as long as a change does."""
+        return self._retry.call(lambda: self._database.rows(statement, values))
 
     def _remembered(self, view: PostgresView) -> PostgresView:
         self._known, self._known_until = view, self._clock() + RECENT_SECONDS
