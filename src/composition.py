@@ -258,8 +258,8 @@ def _assembled(
     root, commit_store, unsafe = config.require_root(), config.commit_store, config.unsafe
     options, commit_store_options = config.storage_options, config.commit_store_options
 
-    def open_rows(url: str) -> ExternalCommitStore:
-        rows = open_commit_store(url, commit_store_options, objects)
+    def open_rows(url: str, options: Mapping[str, str] | None = None) -> ExternalCommitStore:
+        rows = open_commit_store(url, commit_store_options if options is None else options, objects)
         try:
             _require_safe(objects, rows)
         except UnsafeStore as error:
@@ -282,7 +282,7 @@ def _assembled(
         )
     rows = open_rows(commit_store or CONDITIONAL_PUT)
     native_options = {key: value for key, value in options.items() if key not in OWN_STORAGE_OPTIONS}
-    direct = open_rows(CONDITIONAL_PUT) if objects.guarantees.atomic_create else None
+    direct = open_rows(CONDITIONAL_PUT, {}) if objects.guarantees.atomic_create else None
     commits = TableCommits(objects, rows, config.committer or _committer(), Retry(), direct)
     opened = {objects.root_uri: objects}
     places = Places(

@@ -556,6 +556,12 @@ def test_unreachable_store_is_named_without_its_password(tmp_path: Path, scheme:
     assert secret not in str(raised.value) + repr(raised.value)
 
 
+def test_options_of_the_commit_store_reach_no_other_store(tmp_path: Path) -> None:
+    store, options = f"sqlite://{tmp_path}/commits.db", {"timeout": "3"}
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=store, commit_store_options=options) as catalog:
+        assert catalog.write("t", TABLE).version == 1
+
+
 # -- DynamoDB beside native s3+ddb:// writers ----------------------------------------------------------------------
 
 

@@ -746,7 +746,7 @@ def test_settings_name_one_database_for_entries_and_versions(tmp_path: Path, url
         ({"root": root}, "needs the URL of a database"),
         ({"root": root, "uri": "sqlite:///x"}, "needs the URL of a database.*found sqlite:///x"),
         ({"root": root, "uri": f"{url}&poool=3"}, "unknown option 'poool'"),
-        ({"root": root, "uri": url, "manifest_store": url}, "both name the database"),
+        ({"root": root, "uri": url, "manifest_store": url}, "both name the place of the entries"),
         ({"root": "http://h", "uri": url}, "use impl 'rest'"),
         ({"root": root, "uri": url, "mode": "v2"}, "mode is about entries in the directory"),
     ):
