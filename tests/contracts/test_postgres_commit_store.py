@@ -413,11 +413,22 @@ def test_page_sets_up_roles_with_the_privileges_that_they_need(
         with psycopg.connect(f"postgresql://postgres{address}", autocommit=True) as admin:
             admin.execute(statements.encode())
 
-    names: dict[str, Any] = {}
-    assert Reader({"@db:5432/lake": address, "s3://bucket/lake": "lake"}, names, statements=run).read(PAGE) == 4
-    catalog: lancekeep.Catalog = names["catalog"]
-    catalog.write("t", pa.table({"a": [1]}))
-    catalog.close()
+    def connect(root: str, catalog: str) -> lancekeep.Catalog:
+        return lancekeep.connect(root, impl="postgres", uri=f"postgresql://lake_writer{address}?catalog={catalog}")
+
+    def place(line: str) -> None:
+        if "--original" in line:
+            with connect("lake", "prod") as catalog:
+                catalog.write("t", pa.table({"a": [1]}))
+            os.rename("lake", "new")
+        elif "adopt-identity" in line:
+            shutil.copytree("new", "copy")
+
+    places = {"@db:5432/lake": address, **{f"s3://bucket/{name}": name for name in ("lake", "new", "copy")}}
+    assert Reader(places, {}, statements=run, before=place).read(PAGE) == 5
+    for root, name in (("new", "prod"), ("copy", "test")):
+        with connect(root, name) as adopted:
+            assert adopted.open("t").to_table()["a"].to_pylist() == [1]
     with opened(f"postgresql://lake_writer{address}") as store:
         use_everything(store)
         commit_a_few(store)
