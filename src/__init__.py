@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lancekeep.application.commits.commit_rows import CommitRow, CommitRows, StagedCommit
     from lancekeep.application.commits.conflict_count import Conflicts
     from lancekeep.application.commits.unresolved import UnresolvedCommit, UnresolvedCommits
+    from lancekeep.application.entries.catalog_changes import CatalogChanges
     from lancekeep.application.entries.dropped import DroppedTable
     from lancekeep.application.entries.tables import Description
     from lancekeep.application.entries.tags import Tags
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
     from lancekeep.composition import certify, connect, copy_catalog
+    from lancekeep.domain.change_feed import CatalogChange, ChangePage
     from lancekeep.domain.commit import Changed, Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
     from lancekeep.domain.errors import (
@@ -113,9 +115,12 @@ __all__ = [
     "BranchNotFound",
     "Branches",
     "Catalog",
+    "CatalogChange",
+    "CatalogChanges",
     "CatalogCopy",
     "Certificate",
     "ChangeCounts",
+    "ChangePage",
     "Changed",
     "Check",
     "CleanupReport",
@@ -280,8 +285,10 @@ _HOMES = {
     "lancekeep.format.tags": "Tag",
     "lancekeep.ports.rows": "MergeCounts MergeRule Query RowStats VectorSearch",
     "lancekeep.ports.table_structure": "Branch ColumnChange FieldMetadata Index IndexStatistics NewIndex",
+    "lancekeep.domain.change_feed": "CatalogChange ChangePage",
     "lancekeep.domain.commit": "Changed Committed Conflict Outcome Unknown",
     "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
+    "lancekeep.application.entries.catalog_changes": "CatalogChanges",
     "lancekeep.application.entries.dropped": "DroppedTable",
     "lancekeep.domain.identifiers": "ObjectId",
     "lancekeep.domain.namespace": "Namespace",

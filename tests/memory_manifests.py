@@ -18,6 +18,7 @@ class MemoryManifestStore:
     """A `ManifestStore` for tests."""
 
     history = None
+    feed = None
 
     def __init__(self, guarantees: ManifestStoreGuarantees = ALL) -> None:
         self.guarantees = guarantees

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.base_paths import BasePaths
+from lancekeep.application.entries.catalog_changes import CatalogChanges
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger
@@ -148,6 +149,7 @@ def bootstrap(
         dropped,
         protection,
         tags,
+        CatalogChanges(ledger),
         TableVersions(tables, writes, engine),
         Branches(writes, engine),
         Views(tables, writes, engine),

@@ -53,6 +53,7 @@ class Catalog:
         self.data = services.data
         self.structure = services.structure
         self.tags = services.tags
+        self.changes = services.changes
         self.versions = services.versions
         self.branches = services.branches
         self.views = services.views

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from lancekeep.application.entries.services import (
+    ChangeService,
     DroppedService,
     NamespaceService,
     ProtectionService,
@@ -52,6 +53,7 @@ class Services:
     dropped: DroppedService
     protection: ProtectionService
     tags: TagService
+    changes: ChangeService
     versions: TableVersions
     branches: Branches
     views: Views

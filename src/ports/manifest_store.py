@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.object_store import ObjectInfo
 
 Result = TypeVar("Result")
@@ -46,6 +47,10 @@ class ManifestStore(Protocol):
 
         None if the store decides its states itself, without the commit store of the catalog.
         """
+
+    @property
+    def feed(self) -> ChangeFeed | None:
+        """The versions of the catalog in order; None if the store does not keep them."""
 
     def location_of(self, table_id: ObjectId) -> str | None:
         """Return the directory that the store prescribes for a new table.

@@ -53,7 +53,15 @@ CREATE TABLE {schema}.change (
 COMMENT ON TABLE {schema}.entry IS 'namespaces and tables, each valid from version since to version until';
 """
 
-MIGRATIONS = (_VERSION_ROWS, _ENTRIES)
+_CHANGED_OBJECTS = """
+ALTER TABLE {schema}.change ADD COLUMN changed text[], ADD COLUMN properties text;
+CREATE INDEX change_older ON {schema}.change (catalog, version) WHERE changed IS NULL;
+COMMENT ON TABLE {schema}.change IS 'the feed of changes: one row per version of a catalog';
+COMMENT ON COLUMN {schema}.change.changed IS 'ids of the changed entries; the root is the empty text';
+COMMENT ON COLUMN {schema}.change.properties IS 'properties of the root, if the change set them';
+"""
+
+MIGRATIONS = (_VERSION_ROWS, _ENTRIES, _CHANGED_OBJECTS)
 """Statements of each migration, in order; the first has the number 1. A released migration never changes."""
 LATEST = len(MIGRATIONS)
 """The number of the schema that this release reads and writes."""

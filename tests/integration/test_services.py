@@ -86,6 +86,7 @@ def test_services_check_identifiers(catalog: lancekeep.Catalog, service: str) ->
 
 CLASSES: dict[str, type] = {
     "branches": lancekeep.Branches,
+    "changes": lancekeep.CatalogChanges,
     "data": lancekeep.TableData,
     "partitions": lancekeep.Partitions,
     "structure": lancekeep.TableStructure,
@@ -206,6 +207,9 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "unresolved_commits": lambda catalog: catalog.unresolved_commits(),
     "unprotect": lambda catalog: catalog.unprotect("other"),
     "write": lambda catalog: catalog.write(NAME, ROWS, "append"),
+    "changes.latest": lambda catalog: catalog.changes.latest(),
+    "changes.read": lambda catalog: catalog.changes.read(),
+    "changes.watch": lambda catalog: catalog.changes.watch(),
     "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
     "versions.describe": lambda catalog: catalog.versions.describe(NAME),
     "versions.history": lambda catalog: catalog.versions.history(NAME),
@@ -262,7 +266,8 @@ NOT_CALLED = {
     "structure.add_segments", "structure.require_columns_may_change",
 }  # fmt: skip
 LOCAL = {
-    "alter_namespace", "alter_table", "clone", "clones_of", "commit_rows", "initialize", "inspect",
+    "alter_namespace", "alter_table", "changes.latest", "changes.read", "changes.watch", "clone",
+    "clones_of", "commit_rows", "initialize", "inspect",
     "partitions.create", "partitions.open", "snapshot", "structure.set_base_paths", "transaction",
     "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
     "upkeep.identity", "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",

@@ -18,6 +18,7 @@ from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY, M
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at
+from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -136,6 +137,10 @@ class ClaimedManifestStore:
     @property
     def history(self) -> DatasetRoot | None:
         return self._store.history
+
+    @property
+    def feed(self) -> ChangeFeed | None:
+        return self._store.feed
 
     def location_of(self, table_id: ObjectId) -> str | None:
         return self._store.location_of(table_id)

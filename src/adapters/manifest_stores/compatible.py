@@ -175,6 +175,7 @@ class CompatibleManifestStore:
     """
 
     guarantees = _GUARANTEES
+    feed = None
 
     def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:
         self._manifest = manifest

@@ -161,6 +161,7 @@ class DirectoryListing:
 
     guarantees = _GUARANTEES
     history = None
+    feed = None
 
     def __init__(self, objects: ObjectStore, root_key: str) -> None:
         self._objects = objects

@@ -78,6 +78,7 @@ class LanceManifestStore:
         jitter: returns the random fraction of that backoff.
     """
 
+    feed = None
     guarantees = IndexedView.guarantees
 
     def __init__(

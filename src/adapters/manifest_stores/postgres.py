@@ -10,15 +10,17 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, ClassVar
 from uuid import uuid4
 
 import attrs
 import psycopg
 
+from lancekeep.adapters.manifest_stores.postgres_feed import CHANNEL, ROOT, PostgresFeed
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
 from lancekeep.application.retry import Retry
-from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove
+from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove, SetProperties
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
@@ -74,7 +76,9 @@ WITH won AS (
         %(locations)s::text[], %(metadata)s::text[], %(extensions)s::bytea[]
     ) AS entry
 ), logged AS (
-    INSERT INTO {{schema}}.change (catalog, version, token) SELECT id, version, %(token)s FROM won
+    INSERT INTO {{schema}}.change (catalog, version, token, changed, properties)
+    SELECT id, version, %(token)s, %(changed)s::text[], %(set)s FROM won
+    RETURNING pg_notify('{CHANNEL}', %(topic)s)
 )
 SELECT version FROM won
 UNION ALL SELECT version FROM {{schema}}.change WHERE catalog = %(catalog)s AND version > %(seen)s AND token = %(token)s
@@ -146,6 +150,8 @@ class PostgresManifestStore:
         self.url = with_place(database.url, {CATALOG: name})
         self._known: PostgresView | None = None
         self._known_until = 0.0
+        self._topic = sha256(f"{database.schema}/{name}".encode()).hexdigest()
+        self.feed = PostgresFeed(database, self.view, self._topic)
         statement = database.statement
         self._view, self._create, self._locked_view = statement(_VIEW), statement(_CREATE), statement(_LOCKED_VIEW)
         self._apply, self._obsolete, self._settle = statement(_APPLY), statement(_OBSOLETE), statement(_SETTLE)
@@ -305,6 +311,7 @@ class PostgresManifestStore:
                 "seen": view.version,
                 "seen_token": view.token,
                 "token": token,
+                "topic": self._topic,
             },
         )
         return after if won else None
@@ -387,19 +394,24 @@ def _new_token() -> str:
 def _values(after: PostgresView, changes: Sequence[Change]) -> dict[str, Any]:
     """Return the values of the statement that applies changes."""
     entries: dict[str, ManifestEntry | None] = {}
+    root: list[str] = []
     for change in changes:
         match change:
             case Put(entry):
                 entries[entry.object_id] = entry
             case Remove(object_id):
                 entries[object_id] = None
+            case SetProperties():
+                root = [ROOT]
     put = [entry for entry in entries.values() if entry is not None]
     places = [parted(entry.object_id) for entry in put]
+    properties = json.dumps(dict(after.properties))
     return {
         "catalog": after.catalog,
-        "properties": json.dumps(dict(after.properties)),
+        "properties": properties,
+        "set": properties if root else None,
         "columns": json.dumps(dict(after.columns)),
-        "changed": list(entries),
+        "changed": [*root, *entries],
         "object_ids": [entry.object_id for entry in put],
         "parents": [parent for parent, _ in places],
         "names": [name for _, name in places],

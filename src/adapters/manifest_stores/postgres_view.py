@@ -22,27 +22,27 @@ KEPT = 64
 """Entries that a view keeps: most operations find their namespace and their table more than once."""
 PAGE = 1000
 """Entries per statement of a listing."""
-_COLUMNS = "object_id, object_type, location, metadata, extension"
+COLUMNS = "object_id, object_type, location, metadata, extension"
 _ENTRIES = "FROM {schema}.entry WHERE catalog = %(catalog)s AND since <= %(version)s AND until > %(version)s"
-_FIND = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
+_FIND = f"SELECT {COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
 _CHILDREN = f"""
 SELECT name {_ENTRIES} AND parent = %(parent)s AND object_type = %(object_type)s AND name >= %(first)s
 ORDER BY name LIMIT %(limit)s
 """
 _BETWEEN = f"""
-SELECT {_COLUMNS} {_ENTRIES} AND object_id >= %(first)s AND object_id < %(high)s ORDER BY object_id LIMIT {PAGE}
+SELECT {COLUMNS} {_ENTRIES} AND object_id >= %(first)s AND object_id < %(high)s ORDER BY object_id LIMIT {PAGE}
 """
-_FROM = f"SELECT {_COLUMNS} {_ENTRIES} AND object_id >= %(first)s ORDER BY object_id LIMIT {PAGE}"
+_FROM = f"SELECT {COLUMNS} {_ENTRIES} AND object_id >= %(first)s ORDER BY object_id LIMIT {PAGE}"
 _OF_TYPE = f"""
-SELECT {_COLUMNS} {_ENTRIES} AND object_type = %(object_type)s AND object_id >= %(first)s
+SELECT {COLUMNS} {_ENTRIES} AND object_type = %(object_type)s AND object_id >= %(first)s
 ORDER BY object_id LIMIT {PAGE}
 """
 _OWNER = f"""
-SELECT {_COLUMNS} FROM (
-    (SELECT {_COLUMNS}, 1 AS choice {_ENTRIES} AND location = ANY(%(ancestors)s::text[])
+SELECT {COLUMNS} FROM (
+    (SELECT {COLUMNS}, 1 AS choice {_ENTRIES} AND location = ANY(%(ancestors)s::text[])
      ORDER BY length(location) DESC, object_type <> '{TABLE}' LIMIT 1)
     UNION ALL
-    (SELECT {_COLUMNS}, 2 {_ENTRIES} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
+    (SELECT {COLUMNS}, 2 {_ENTRIES} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
 ) AS owner ORDER BY choice LIMIT 1
 """
 # A clean-up removes the change of a version before the entries that only this version and earlier ones have. Then this
@@ -96,7 +96,7 @@ class PostgresView:
         try:
             return self._found[object_id]
         except KeyError:
-            found = next(map(_entry, self._rows(_FIND, object_id=object_id)), None)
+            found = next(map(entry_of, self._rows(_FIND, object_id=object_id)), None)
         if len(self._found) >= KEPT:
             self._found.clear()
         self._found[object_id] = found
@@ -127,7 +127,7 @@ class PostgresView:
     def owner_of(self, location: str) -> ManifestEntry | None:
         places = list(ancestors(location))
         found = self._rows(_OWNER, ancestors=places, below=f"{location}/", beyond=f"{location}0")  # "0" follows "/"
-        return next(map(_entry, found), None)
+        return next(map(entry_of, found), None)
 
     @property
     def state(self) -> tuple[int, str | None]:
@@ -148,11 +148,11 @@ class PostgresView:
         )
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
-        found = [_entry(row) for row in self._rows(statement, first=_first_after(low), **values)]
+        found = [entry_of(row) for row in self._rows(statement, first=_first_after(low), **values)]
         while len(found) == PAGE:
             yield from found
             low = found[-1].object_id
-            found = [_entry(row) for row in self._rows(statement, first=_first_after(low), **values)]
+            found = [entry_of(row) for row in self._rows(statement, first=_first_after(low), **values)]
         yield from found
 
     def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -224,6 +224,6 @@ def _extension(stored: bytes | None, object_id: str) -> dict[str, Any]:
     return {name: value_of(column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
-def _entry(row: tuple[Any, ...]) -> ManifestEntry:
+def entry_of(row: tuple[Any, ...]) -> ManifestEntry:
     object_id, object_type, location, metadata, extension = row
     return ManifestEntry(object_id, object_type, location, metadata, _extension(extension, object_id))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from lancekeep.adapters.rest.dropped import RestDropped, RestProtection
-from lancekeep.adapters.rest.records import RestPartitions, RestTags, RestTransactionRecords, RestViews
+from lancekeep.adapters.rest.records import RestChanges, RestPartitions, RestTags, RestTransactionRecords, RestViews
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
 from lancekeep.adapters.rest.upkeep import RestUpkeep
 from lancekeep.application.catalog import Catalog
@@ -99,6 +99,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         RestDropped(server),
         RestProtection(server),
         RestTags(server),
+        RestChanges(server.uri),
         TableVersions(tables, writes, engine),
         Branches(writes, engine),
         RestViews(server, tables, writes, engine),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lancekeep.application.entries.services import TableService
@@ -13,6 +13,7 @@ from lancekeep.application.rows.transaction_records import SUCCEEDED, Transactio
 from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.application.rows.views import Refreshed, Views
 from lancekeep.application.upkeep.directory import NoDirectory
+from lancekeep.domain.change_feed import CatalogChange, ChangePage
 from lancekeep.domain.commit import Committed, Outcome
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Unsupported
@@ -22,6 +23,26 @@ from lancekeep.domain.view import Effect, Refresh, ViewDefinition
 from lancekeep.format.tags import Tag
 from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine
+
+
+class RestChanges:
+    """The changes of a server's catalog, which the protocol does not have.
+
+    Args:
+        uri: The server.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def read(self, after: str | None = None, limit: int = 100, *, wait: float = 0.0) -> ChangePage:
+        raise NoDirectory.at(self._uri, "changes")
+
+    def watch(self, after: str | None = None, *, poll: float = 1.0) -> Iterator[CatalogChange]:
+        raise NoDirectory.at(self._uri, "changes")
+
+    def latest(self) -> str:
+        raise NoDirectory.at(self._uri, "changes")
 
 
 class RestTags:

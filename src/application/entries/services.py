@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.application.entries.tables import Description
+from lancekeep.domain.change_feed import CatalogChange, ChangePage
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.namespace import Namespace
 from lancekeep.domain.table import Table
@@ -64,6 +65,16 @@ class TableService(Protocol):
     def deregister(self, object_id: ObjectId) -> Table: ...
 
     def drop(self, object_id: ObjectId, *, force: bool, keep: timedelta | float | None) -> Table: ...
+
+
+class ChangeService(Protocol):
+    """The changes of a catalog; `CatalogChanges` describes the methods."""
+
+    def read(self, after: str | None = None, limit: int = 100, *, wait: float = 0.0) -> ChangePage: ...
+
+    def watch(self, after: str | None = None, *, poll: float = 1.0) -> Iterator[CatalogChange]: ...
+
+    def latest(self) -> str: ...
 
 
 class TagService(Protocol):

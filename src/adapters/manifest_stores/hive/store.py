@@ -84,6 +84,7 @@ class HiveManifestStore:
 
     options: ClassVar[frozenset[str]] = OPTIONS | {CATALOGS}
     history = None
+    feed = None
 
     def __init__(self, metastore: Metastore, layout: Layout) -> None:
         self._metastore, self._layout = metastore, layout
