@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -413,21 +413,19 @@ def test_page_sets_up_roles_with_the_privileges_that_they_need(
         with psycopg.connect(f"postgresql://postgres{address}", autocommit=True) as admin:
             admin.execute(statements.encode())
 
-    def connect(root: str, catalog: str) -> lancekeep.Catalog:
-        return lancekeep.connect(root, impl="postgres", uri=f"postgresql://lake_writer{address}?catalog={catalog}")
-
     def place(line: str) -> None:
         if "--original" in line:
-            with connect("lake", "prod") as catalog:
+            with catalog_of("lake_writer", address, "lake", "prod") as catalog:
                 catalog.write("t", pa.table({"a": [1]}))
             os.rename("lake", "new")
         elif "adopt-identity" in line:
             shutil.copytree("new", "copy")
 
     places = {"@db:5432/lake": address, **{f"s3://bucket/{name}": name for name in ("lake", "new", "copy")}}
-    assert Reader(places, {}, statements=run, before=place).read(PAGE) == 5
+    places["s3://bucket/ml"] = f"file://{tmp_path}/ml"
+    assert Reader(places, {}, statements=run, before=place).read(PAGE) == 8
     for root, name in (("new", "prod"), ("copy", "test")):
-        with connect(root, name) as adopted:
+        with catalog_of("lake_writer", address, root, name) as adopted:
             assert adopted.open("t").to_table()["a"].to_pylist() == [1]
     with opened(f"postgresql://lake_writer{address}") as store:
         use_everything(store)
@@ -441,6 +439,19 @@ def test_page_sets_up_roles_with_the_privileges_that_they_need(
         for write in (reserve, reserve_all, finalize, record, delete):
             with pytest.raises(AccessDenied, match="privileges"):
                 write()
+    with catalog_of("lake_reader", address, "new", "prod") as reader:
+        assert reader.list_tables() == ["t"]
+        assert [str(change.object_id) for change in reader.changes.read(limit=10_000).changes][-1] == "t"
+        changing: list[Callable[[], object]] = [
+            lambda: reader.create_namespace("m"),
+            lambda: reader.drop_table("t", keep=0),
+            lambda: reader.write("t", pa.table({"a": [1]}), "append"),
+            reader.upkeep.optimize,
+        ]
+        for change in changing:
+            with pytest.raises(AccessDenied):
+                change()
+    require_separate(address, f"{tmp_path}/ml")
 
 
 def test_server_of_tests_runs_on_when_its_log_is_long() -> None:
@@ -448,3 +459,51 @@ def test_server_of_tests_runs_on_when_its_log_is_long() -> None:
         for _ in range(40):
             admin.execute(f"DO $$ BEGIN RAISE LOG '{'x' * 4000}'; END $$".encode())
         assert admin.execute("SELECT 1").fetchone() == (1,)
+
+
+def catalog_of(role: str, address: str, root: str, name: str) -> lancekeep.Catalog:
+    return lancekeep.connect(root, impl="postgres", uri=f"postgresql://{role}{address}?catalog={name}")
+
+
+def require_separate(address: str, root: str) -> None:
+    """The role ``ml_writer`` sees and changes the catalog ``ml`` only, also with statements of its own."""
+    with catalog_of("ml_writer", address, root, "ml") as ml:
+        ml.create_namespace("n")
+        ml.write("n.t", pa.table({"a": [1]}))
+        ml.rename_table("n.t", "n.u")
+        ml.write("n.u", pa.table({"a": [2]}), "append")
+        assert ml.data.count("n.u") == 2
+        assert {str(change.object_id) for change in ml.changes.read().changes} <= {"(root)", "n", "n.t", "n.u"}
+        assert ml.upkeep.fsck().findings == ()
+        ml.upkeep.optimize()
+    for name, place in (("prod", "lake"), ("missing", f"{root}-missing")):
+        with pytest.raises(AccessDenied, match="no policy permits this role"):
+            catalog_of("ml_writer", address, place, name)
+    with opened(f"postgresql://ml_writer{address}") as store:
+        _, _, _, reserve, reserve_all, _, _, record, _ = every_call(store, staged(1))
+        for refused in (reserve, reserve_all, record):
+            with pytest.raises(AccessDenied, match="row-level security"):
+                refused()
+    with psycopg.connect(f"postgresql://ml_writer{address}", autocommit=True) as connection:
+        own = connection.execute("SELECT count(*) FROM lancekeep.catalog").fetchone()
+        assert own == (1,)
+        for table in ("entry", "change"):
+            assert connection.execute(f"SELECT DISTINCT catalog FROM lancekeep.{table}".encode()).rowcount == 1
+        (places,) = (
+            connection.execute("SELECT array_agg(DISTINCT base_uri) FROM lancekeep.version_row").fetchone() or ()
+        )
+        assert places
+        assert all(place.startswith(f"file://{root}/") for place in places)
+        for statement in (
+            "UPDATE lancekeep.catalog SET root = 'file://'",
+            "UPDATE lancekeep.catalog SET name = 'prod2'",
+            "UPDATE lancekeep.entry SET catalog = catalog + 1000",
+            "UPDATE lancekeep.version_row SET base_uri = 's3://bucket/other'",
+            "INSERT INTO lancekeep.change (catalog, version, token) VALUES (1000, 1, 'x')",
+            "DROP POLICY ml ON lancekeep.catalog",
+            "ALTER TABLE lancekeep.entry DISABLE ROW LEVEL SECURITY",
+            "SET ROLE lake_writer",
+            "TRUNCATE lancekeep.entry",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())

@@ -21,7 +21,14 @@ from lancekeep.adapters.manifest_stores.postgres_feed import CHANNEL, ROOT, Post
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
 from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove, SetProperties
-from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused, StoreUnavailable
+from lancekeep.domain.errors import (
+    AccessDenied,
+    ConcurrentModification,
+    Damaged,
+    InvalidInput,
+    Refused,
+    StoreUnavailable,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.manifest_store import Decision, Result
@@ -50,6 +57,7 @@ _CREATE = """
 INSERT INTO {schema}.catalog (name, root, version, properties, columns) VALUES (%s, %s, 0, '{}', '{}')
 ON CONFLICT DO NOTHING
 """
+_SECURED = "SELECT row_security_active('{schema}.catalog')"
 # A part of the statement that reads another table would read it as before the wait for the lock.
 _LOCKED_VIEW = f"{_CATALOG}, NULL {_NAMED} FOR UPDATE"
 # The update of the catalog decides: the other parts take the new version from it, and do nothing without it. The log of
@@ -155,7 +163,7 @@ class PostgresManifestStore:
         statement = database.statement
         self._view, self._create, self._locked_view = statement(_VIEW), statement(_CREATE), statement(_LOCKED_VIEW)
         self._apply, self._obsolete, self._settle = statement(_APPLY), statement(_OBSOLETE), statement(_SETTLE)
-        self._abandon = statement(_ABANDON)
+        self._abandon, self._secured = statement(_ABANDON), statement(_SECURED)
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore, root_key: str) -> PostgresManifestStore:
@@ -270,6 +278,11 @@ class PostgresManifestStore:
     def _viewed(self, rows: Callable[[str, Any], list[Row]], statement: str) -> PostgresView:
         found = rows(statement, (self._name,))
         if not found:
+            if rows(self._secured, ()) == [(True,)]:
+                raise AccessDenied(
+                    f"{self.url}: no policy permits this role to see the catalog {self._name!r}, or it does not exist. "
+                    "The owner creates the catalog and the policy (docs/postgres.md)."
+                )
             return PostgresView(rows, self._database.schema, None, 0, None, {}, {}, self.guarantees)
         ((catalog, root, version, properties, columns, token),) = found
         if root != self._root:
