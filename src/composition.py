@@ -38,6 +38,7 @@ from lancekeep.adapters.manifest_stores.claimed import (
 from lancekeep.adapters.manifest_stores.compatible import CompatibleManifestStore
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
+from lancekeep.adapters.manifest_stores.snapshot import ManifestSnapshot
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
 from lancekeep.adapters.rest.settings import HEADER, RestSettings
@@ -329,6 +330,7 @@ def _assembled(
         file_digest=partial(file_digest, storage_options=native_options),
         open_rows=open_rows,
         properties_at=properties_at,
+        write_snapshot=None if elsewhere is None else ManifestSnapshot(elsewhere.url, objects, root_key).write,
     )
     rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()

@@ -40,7 +40,7 @@ from lancekeep.application.rows.writes import Writes
 from lancekeep.application.services import Services
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
-from lancekeep.application.upkeep.directory import Directory
+from lancekeep.application.upkeep.directory import Directory, WriteSnapshot
 from lancekeep.application.upkeep.renames import Renames
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import ManifestStore
@@ -63,6 +63,7 @@ def bootstrap(
     file_digest: FileDigestOf,
     open_rows: Callable[[str], ExternalCommitStore],
     properties_at: PropertiesAt = lambda _: {},
+    write_snapshot: WriteSnapshot | None = None,
 ) -> Catalog:
     """Return the catalog in a directory.
 
@@ -76,6 +77,7 @@ def bootstrap(
         file_digest: Returns the digest of a file that the table engine has written.
         open_rows: Opens the commit store at a URL, to move the versions there.
         properties_at: Returns the properties of the catalog at another root.
+        write_snapshot: Writes the entries for native readers; None if native readers see them in any case.
     """
     objects, retry = places.objects, commits.retry
     ledger = Ledger(manifest, commits, places.root_uri, managed=managed, new_id=new_id)
@@ -127,6 +129,7 @@ def bootstrap(
         transactions,
         open_rows,
         properties_at,
+        write_snapshot,
     )
 
     def partitions() -> Partitions:

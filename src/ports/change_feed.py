@@ -33,7 +33,8 @@ class ChangeFeed(Protocol):
         """Return the position after the latest version."""
 
     def listening(self) -> AbstractContextManager[Callable[[float], None]]:
-        """Provide a function that waits for a change that is made after the context was entered.
+        """Provide a function that waits for a change.
 
-        It waits for at most a number of seconds, and may return earlier without a change.
+        A change that is made after the context was entered ends the wait. The function waits for at most a number of
+        seconds, and may return earlier without a change.
         """

@@ -108,7 +108,7 @@ class Database:
     def __init__(self, address: Address) -> None:
         self.url, self.schema = address.url, address.schema
         self.has_sessions = address.prepares
-        """Whether each connection is a session of its own: no pooler gives each transaction another one."""
+        """Whether each connection is a session of its own: no pooler gives each transaction another session."""
         self._address = address
         self._idle: list[BoundedConnection] = []
         self._reset()

@@ -423,7 +423,7 @@ def test_page_sets_up_roles_with_the_privileges_that_they_need(
 
     places = {"@db:5432/lake": address, **{f"s3://bucket/{name}": name for name in ("lake", "new", "copy")}}
     places["s3://bucket/ml"] = f"file://{tmp_path}/ml"
-    assert Reader(places, {}, statements=run, before=place).read(PAGE) == 8
+    assert Reader(places, {}, statements=run, before=place).read(PAGE) == 9
     for root, name in (("new", "prod"), ("copy", "test")):
         with catalog_of("lake_writer", address, root, name) as adopted:
             assert adopted.open("t").to_table()["a"].to_pylist() == [1]
@@ -441,7 +441,7 @@ def test_page_sets_up_roles_with_the_privileges_that_they_need(
                 write()
     with catalog_of("lake_reader", address, "new", "prod") as reader:
         assert reader.list_tables() == ["t"]
-        assert [str(change.object_id) for change in reader.changes.read(limit=10_000).changes][-1] == "t"
+        assert "t" in {str(change.object_id) for change in reader.changes.read(limit=10_000).changes}
         changing: list[Callable[[], object]] = [
             lambda: reader.create_namespace("m"),
             lambda: reader.drop_table("t", keep=0),

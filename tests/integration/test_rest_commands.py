@@ -56,6 +56,7 @@ REFUSED = {
     "fsck": ("fsck {uri}", ELSEWHERE),
     "repair": ("repair {uri} --yes", ELSEWHERE),
     "maintain": ("maintain {uri} --policy {directory}/policy.toml", ELSEWHERE),
+    "export-manifest": ("export-manifest {uri}", ELSEWHERE),
     "optimize": ("optimize {uri}", ELSEWHERE),
     "verify": ("verify {uri}", ELSEWHERE),
     "digest": ("digest {uri}", ELSEWHERE),

@@ -178,6 +178,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "drop_namespace": lambda catalog: catalog.drop_namespace("ns"),
     "drop_table": lambda catalog: catalog.drop_table(NAME),
     "find_table": lambda catalog: catalog.find_table(NAME),
+    "upkeep.export_manifest": lambda catalog: catalog.upkeep.export_manifest(),
     "upkeep.fsck": lambda catalog: catalog.upkeep.fsck(),
     "upkeep.identity": lambda catalog: catalog.upkeep.identity(),
     "initialize": lambda catalog: catalog.initialize(),
@@ -269,8 +270,9 @@ LOCAL = {
     "alter_namespace", "alter_table", "changes.latest", "changes.read", "changes.watch", "clone",
     "clones_of", "commit_rows", "initialize", "inspect",
     "partitions.create", "partitions.open", "snapshot", "structure.set_base_paths", "transaction",
-    "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup", "upkeep.fsck",
-    "upkeep.identity", "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",
+    "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup",
+    "upkeep.export_manifest", "upkeep.fsck", "upkeep.identity",
+    "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",
     "upkeep.move_fragments", "upkeep.optimize", "upkeep.relocate", "views.refresh_due",
 }  # fmt: skip
 

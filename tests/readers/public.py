@@ -70,6 +70,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "cleanup": "upkeep",
         "commit_compaction": "compact",
         "compact": "compact",
+        "export_manifest": "needs entries in a database: test_export_manifest.py",
         "fsck": "upkeep",
         "maintain": "maintain",
         "materialize": "materialize",

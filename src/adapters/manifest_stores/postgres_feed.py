@@ -82,8 +82,9 @@ class PostgresFeed:
         if not (found and is_kept):
             raise VersionNotFound(
                 f"{self._database.url}: the changes after the cursor {str(after)!r:.80} are not kept. They are too old "
-                "(optimize removes changes of earlier days), or the catalog is another one, or was restored from a "
-                "backup. List the catalog, and continue with the cursor of changes.latest() from before the list."
+                "(optimize removes changes of earlier days), or the cursor is of another catalog, or the catalog was "
+                "restored from a backup. List the catalog, and continue with the cursor of changes.latest() from "
+                "before the list."
             )
         return list(
             self._grouped(row[1:] for row in rows if row[1] is not None and (row[1] > after.version or not whole))
@@ -110,7 +111,7 @@ class PostgresFeed:
         for version, group in groupby(rows, itemgetter(0)):
             before: dict[str, ManifestEntry] = {}
             after: dict[str, ManifestEntry] = {}
-            for _, token, at, is_older, properties, since, *columns in group:  # noqa: B007 - those of the last row, below
+            for _, token, at, is_older, properties, since, *columns in group:  # noqa: B007 - used after the loop
                 if is_older:
                     raise VersionNotFound(
                         f"{self._database.url}: version {version} of the catalog was made by a release of Lancekeep "

@@ -56,5 +56,6 @@ class RestUpkeep:
     migrate = _refused(Upkeep.migrate)
     migrate_manifest_names = _refused(Upkeep.migrate_manifest_names)
     materialize = _refused(Upkeep.materialize)
+    export_manifest = _refused(Upkeep.export_manifest)
     optimize = _refused(Upkeep.optimize)
     change_commit_store = _refused(Upkeep.change_commit_store)

@@ -25,12 +25,17 @@ from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.writes import Writes
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder
+from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import Unsupported
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.table_engine import TableEngine
 
 if TYPE_CHECKING:
     from lancekeep.application.rows.table_transactions import TableTransactions
+
+
+WriteSnapshot = Callable[[CatalogView, str], int]
+"""Writes the entries of a view for native readers, with a time; returns their number."""
 
 
 class NoDirectory(Unsupported, AttributeError):
@@ -72,6 +77,7 @@ class Directory:
     transactions: Callable[[], TableTransactions]
     open_rows: Callable[[str], ExternalCommitStore]
     properties_at: PropertiesAt
+    write_snapshot: WriteSnapshot | None = None
 
     @property
     def commits(self) -> TableCommits:

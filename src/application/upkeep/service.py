@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
@@ -424,6 +424,25 @@ class Upkeep:
         """
         own = self._directory
         own.ledger.manifest.optimize()
+
+    def export_manifest(self) -> int:
+        """Write the entries as ``__manifest`` into the root, for native readers.
+
+        Native readers list and open the tables as of this call. The properties ``lancekeep.snapshot_version`` and
+        ``lancekeep.snapshot_at`` of the root say which version of the catalog the snapshot shows, and its time. Changes
+        that native writers made in an earlier snapshot are overwritten.
+
+        Returns:
+            The number of entries; 0 if the catalog does not exist yet, and nothing was written.
+
+        Raises:
+            Unsupported: The entries are in the root, where native readers see them.
+        """
+        own = self._directory
+        if own.write_snapshot is None:
+            raise own.ledger.guarantees.refusal("has its entries in the root, where native readers see them")
+        view = own.ledger.view()
+        return own.write_snapshot(view, datetime.now(UTC).isoformat(timespec="seconds")) if view.version else 0
 
     def change_commit_store(self, url: str) -> int:
         """Move the versions of every table and branch to the commit store at ``url``.

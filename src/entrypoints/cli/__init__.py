@@ -81,6 +81,7 @@ SECTIONS = {
         Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
         Entry("inspect", "inspect", "Show the stored metadata of a table."),
         Entry("maintain", "maintain", "Compact, index and clean up tables by a policy, once.", AGAIN),
+        Entry("export-manifest", "export_manifest", "Write the entries of a database for native readers.", AGAIN),
         Entry("optimize", "optimize", "Remove old versions of the manifest table and build its indexes.", AGAIN),
         Entry("repair", "repair", "Repair the inconsistencies that fsck finds, without losing data.", AGAIN),
         Entry("resolve", "resolve", "Settle a commit whose outcome was unknown.", AGAIN),
