@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from lancekeep.adapters.manifest_stores.claimed import MANIFEST_STORE_PROPERTY
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
+from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY
 from lancekeep.domain.identifiers import DROPPED, ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES
 from lancekeep.domain.table import MANIFEST_DIRECTORY
