@@ -222,9 +222,15 @@ def _open(config: ConnectionConfig) -> Catalog:
     elsewhere = None
     if config.manifest_store is not None:
         elsewhere = open_manifest_store(config.manifest_store, config.manifest_store_options, objects, root_key)
-    catalog = _assembled(config, objects, root_key, elsewhere)
-    ledger = directory_of(catalog).ledger
-    properties = ledger.view().properties
+    try:
+        catalog = _assembled(config, objects, root_key, elsewhere)
+        ledger = directory_of(catalog).ledger
+        properties = ledger.view().properties
+    except LancekeepError:
+        if elsewhere is None:  # that the entries are elsewhere is the better reason
+            entries = _over(_manifest_table(objects, root_key), objects, root_key)
+            require_entries_in(f"{objects.root_uri}{root_key}", None, entries.view().properties)
+        raise
     if config.manifest_store is None:
         if config.mode == V2 and COMMIT_STORE_PROPERTY not in properties:
             properties = DirectoryListing(objects, root_key).view().properties  # of V1 or compatible mode

@@ -46,7 +46,17 @@ MOVING_PROPERTY = f"{OWN_PROPERTIES}commit_store_moving_to"
 The fence sets it, too: releases that do not know `MOVED_PROPERTY` refuse all operations by it.
 """
 
-NOT_COPIED = NOT_HOME | {MANIFEST_STORE_PROPERTY, MOVING_PROPERTY}
+SNAPSHOT_VERSION_PROPERTY = f"{OWN_PROPERTIES}snapshot_version"
+"""The version of the catalog that a snapshot for native readers shows."""
+SNAPSHOT_TIME_PROPERTY = f"{OWN_PROPERTIES}snapshot_at"
+"""When the snapshot was written."""
+
+NOT_COPIED = NOT_HOME | {
+    MANIFEST_STORE_PROPERTY,
+    MOVING_PROPERTY,
+    SNAPSHOT_VERSION_PROPERTY,
+    SNAPSHOT_TIME_PROPERTY,
+}
 """Properties of the root namespace that belong to one home."""
 
 
@@ -259,7 +269,7 @@ def stage_of(ends: Ends, source: Mapping[str, str], target: Mapping[str, str], *
         return Stage.BEGUN if moved_to is None else Stage.FENCED
     back = target.get(MOVED_PROPERTY)
     if moved_to is None:
-        if not occupied:
+        if not occupied or _is_snapshot(ends, target):
             return Stage.NEW
         if back is None:
             raise Refused(
@@ -277,6 +287,11 @@ def stage_of(ends: Ends, source: Mapping[str, str], target: Mapping[str, str], *
             "backup, or removed. Restore the state after the move"
         )
     return Stage.DONE
+
+
+def _is_snapshot(ends: Ends, target: Mapping[str, str]) -> bool:
+    """Return whether the target only shows the entries of the source to native readers."""
+    return SNAPSHOT_VERSION_PROPERTY in target and target.get(MANIFEST_STORE_PROPERTY) == ends.source
 
 
 def _require_same_identity(ends: Ends, source: Mapping[str, str], target: Mapping[str, str]) -> None:
@@ -298,7 +313,8 @@ def begun(view: CatalogView, ends: Ends, copier: str, identity: str | None) -> t
     copying = Copying.of(view.properties)
     if copying is not None and copying.source != ends.source:
         raise Refused(f"{ends.target} has become a copy of {copying.source}; finish that copy first, or give it up")
-    if copying is None and view.version and MOVED_PROPERTY not in view.properties and view.guarantees.properties:
+    is_home = MOVED_PROPERTY not in view.properties and not _is_snapshot(ends, view.properties)
+    if copying is None and view.version and is_home and view.guarantees.properties:
         raise ConcurrentModification(
             f"{ends.target} has become the home of a catalog since: another process has finished a copy. Call "
             "copy_catalog again to see the result"

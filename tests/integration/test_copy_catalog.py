@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -25,6 +26,7 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.application.catalog import directory_of
+from lancekeep.config import public_url
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused, Unsupported
 from lancekeep.domain.home_copy import all_entries
 from lancekeep.entrypoints.cli import lancekeep as command
@@ -221,6 +223,26 @@ def test_home_of_another_catalog_is_refused(lake: str, tmp_path: Path, postgres:
     with pytest.raises(InvalidInput, match="call migrate"):
         lancekeep.copy_catalog(lake, lake)
     catalog.create_namespace("still_here")
+
+
+def test_snapshot_for_native_readers_gives_way_to_the_catalog(lake: str, postgres: Callable[[], str]) -> None:
+    url = postgres()
+    catalog = filled(lake, url)
+    catalog.upkeep.export_manifest()
+    catalog.drop_table("declared", keep=timedelta(0))
+    catalog.write("later", ROWS)
+    before = state(catalog)
+    assert copy(lake, url, "v2").done
+    assert state(connect(lake, "v2")) == before
+    again = postgres()
+    assert copy(lake, "v2", again).done
+    connect(lake, again).upkeep.export_manifest()
+    with pytest.raises(Refused, match=f"the entries .* are in the manifest store {re.escape(public_url(again))}"):
+        lancekeep.connect(lake, storage_options=FAST)
+    with pytest.raises(Refused, match=r"holds a catalog of its own|are in the manifest store"):
+        copy(lake, url, "v2")
+    assert copy(lake, again, "v2").done
+    assert state(connect(lake, "v2")) == before
 
 
 def test_copied_root_does_not_take_the_catalog_over(lake: str, tmp_path: Path, postgres: Callable[[], str]) -> None:

@@ -8,16 +8,10 @@ import attrs
 
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
-from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY
+from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY, SNAPSHOT_TIME_PROPERTY, SNAPSHOT_VERSION_PROPERTY
 from lancekeep.domain.identifiers import DROPPED, ObjectId
-from lancekeep.domain.manifest_entry import OWN_PROPERTIES
 from lancekeep.domain.table import MANIFEST_DIRECTORY
 from lancekeep.ports.object_store import ObjectStore
-
-SNAPSHOT_VERSION_PROPERTY = f"{OWN_PROPERTIES}snapshot_version"
-"""The version of the catalog that a snapshot shows."""
-SNAPSHOT_TIME_PROPERTY = f"{OWN_PROPERTIES}snapshot_at"
-"""When the snapshot was written."""
 
 
 class ManifestSnapshot:
