@@ -50,7 +50,19 @@ from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
-from lancekeep.config import HOMES, MODES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url, without_catalog
+from lancekeep.config import (
+    ARGUMENT,
+    HOMES,
+    MODES,
+    REMEMBERED,
+    V1,
+    V2,
+    ConnectionConfig,
+    given,
+    public_url,
+    without_catalog,
+)
+from lancekeep.domain.automatic_maintenance import AUTO
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     InvalidInput,
@@ -100,6 +112,7 @@ def connect(
     committer: str | None = None,
     inline_optimization: bool | None = None,
     unsafe: bool | None = None,
+    maintenance: str | None = None,
     uri: str | None = None,
     headers: Mapping[str, str] | None = None,
     api_key: str | None = None,
@@ -142,6 +155,8 @@ def connect(
         inline_optimization: Update the indexes of the manifest table every 256 changes, as `Upkeep.optimize` does.
         unsafe: Warn (`UnsafeStoreWarning`) instead of raising `UnsafeStore`. Only for one writer at a time, which may
             lose its last commits. The catalog does not remember it.
+        maintenance: ``auto``: a thread compacts the tables to which this process commits, refreshes their indexes and
+            removes their old versions, until the catalog is closed. ``off`` (the default): only you do.
         uri: The URI of the server, for ``impl="rest"``; another name of ``root``. For ``impl="postgres"`` and
             ``impl="hive"``, another name of ``manifest_store``; a Metastore may be ``thrift://HOST:9083``, too.
         headers: Headers of every request to the server.
@@ -181,6 +196,7 @@ def connect(
             committer=committer,
             inline_optimization=inline_optimization,
             unsafe=unsafe,
+            maintenance=maintenance,
         )
     )
     return open_catalog(config)
@@ -200,6 +216,8 @@ def _open_server(config: ConnectionConfig) -> Catalog:
         raise InvalidInput("impl 'rest' has no commit store: the server has one; leave commit_store out")
     if config.manifest_store is not None or config.manifest_store_options:
         raise InvalidInput("impl 'rest' has no manifest store: the server has one; leave manifest_store out")
+    if config.maintenance == AUTO and config.sources.get("maintenance") == ARGUMENT:
+        raise InvalidInput("impl 'rest' maintains nothing: the server does; leave maintenance out")
     # The models of `lance_namespace` take longer to import than the rest of Lancekeep.
     from lancekeep.adapters.lance.remote import ServedNamespace
     from lancekeep.adapters.rest.catalog import commit_key, served_catalog
@@ -337,6 +355,7 @@ def _assembled(
         open_rows=open_rows,
         properties_at=properties_at,
         write_snapshot=None if elsewhere is None else ManifestSnapshot(elsewhere.url, objects, root_key).write,
+        maintained=config.maintenance == AUTO,
     )
     rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()

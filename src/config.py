@@ -21,10 +21,13 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.config_files import CONFIG_VARIABLE, FILE, content, files
+from lancekeep.domain.automatic_maintenance import AUTO, OFF
 from lancekeep.domain.errors import InvalidInput
 
 COMPATIBLE, V1, V2 = "compatible", "v1", "v2"
 MODES = (COMPATIBLE, V1, V2)
+MAINTENANCE = (AUTO, OFF)
+"""Whether the process maintains the tables to which it commits."""
 REMEMBERED = "remembered"
 """In place of the URL of a commit store: the one that the catalog remembers."""
 
@@ -33,7 +36,7 @@ PREFIX = "LANCEKEEP_"
 STORAGE, COMMIT_STORE, MANIFEST_STORE, REST = "storage.", "commit_store.", "manifest_store.", "rest."
 SERVER = "server."
 """The prefix of the settings of ``lancekeep serve``, which are no settings of a connection."""
-TEXTS = ("impl", "root", "mode", "commit_store", "manifest_store", "committer", "spark_master")
+TEXTS = ("impl", "root", "mode", "commit_store", "manifest_store", "committer", "spark_master", "maintenance")
 BOOLEANS = ("inline_optimization", "unsafe", "vend_input_storage_options")
 _PREFIXES = (STORAGE, COMMIT_STORE, MANIFEST_STORE, REST)
 SETTINGS = (*TEXTS, *BOOLEANS, *_PREFIXES)
@@ -125,6 +128,7 @@ class ConnectionConfig:
     unsafe: bool = False
     vend_input_storage_options: bool | None = None
     spark_master: str | None = None
+    maintenance: str | None = None
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
 
     @classmethod
@@ -175,6 +179,9 @@ class ConnectionConfig:
         mode = text("mode") or COMPATIBLE
         if mode not in MODES:
             raise InvalidInput(f"unknown mode {mode!r}{_found_in(settings['mode'])}; choose {', '.join(MODES)}")
+        if "maintenance" in settings and text("maintenance") not in MAINTENANCE:
+            found = f"{text('maintenance')!r}{_found_in(settings['maintenance'])}"
+            raise InvalidInput(f"unknown maintenance {found}; choose {', '.join(MAINTENANCE)}")
         inline = _boolean(settings, "inline_optimization")
         if "manifest_store" in settings and ("mode" in settings or inline):
             other = "mode" if "mode" in settings else "inline_optimization"
@@ -203,6 +210,7 @@ class ConnectionConfig:
             unsafe=_boolean(settings, "unsafe"),
             vend_input_storage_options=_boolean(settings, vend) if vend in settings else None,
             spark_master=text("spark_master"),
+            maintenance=text("maintenance"),
             sources={name: setting.origin for name, setting in settings.items()},
         )
 

@@ -26,6 +26,7 @@ from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.appends import Appends
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.cloning import Cloning
+from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.idempotency import IdempotentRequests
 from lancekeep.application.rows.published import PublishedPartitions
@@ -38,6 +39,7 @@ from lancekeep.application.rows.views import Views
 from lancekeep.application.rows.waiting_writers import WaitingWriters
 from lancekeep.application.rows.writes import Writes
 from lancekeep.application.services import Services
+from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintenance
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
 from lancekeep.application.upkeep.directory import Directory, WriteSnapshot
@@ -64,6 +66,7 @@ def bootstrap(
     open_rows: Callable[[str], ExternalCommitStore],
     properties_at: PropertiesAt = lambda _: {},
     write_snapshot: WriteSnapshot | None = None,
+    maintained: bool = False,
 ) -> Catalog:
     """Return the catalog in a directory.
 
@@ -78,6 +81,7 @@ def bootstrap(
         open_rows: Opens the commit store at a URL, to move the versions there.
         properties_at: Returns the properties of the catalog at another root.
         write_snapshot: Writes the entries for native readers; None if native readers see them in any case.
+        maintained: Whether this process maintains the tables to which it commits.
     """
     objects, retry = places.objects, commits.retry
     ledger = Ledger(manifest, commits, places.root_uri, managed=managed, new_id=new_id)
@@ -90,7 +94,8 @@ def bootstrap(
     recorder = DigestRecorder(ledger, places, clones, file_digest)
     protection = Protection(ledger, places)
     check = StagedChecks(base_paths, mem_wal, protection, clones)
-    versions = Versions(ledger, places, base_paths, check, tag_files, lines, recorder)
+    committed = CommittedTables((lambda: automatic.begin()) if maintained else None)
+    versions = Versions(ledger, places, base_paths, check, tag_files, lines, recorder, committed)
     engine = engine_over(versions)
     removal = Removal(ledger, places, clones)
     dropped = DroppedTables(ledger, places, removal)
@@ -107,6 +112,7 @@ def bootstrap(
     appends = Appends(versions, engine, lines, waiting)
     writes = Writes(ledger, places, versions, tables, removal, engine, appends, transactions, published)
     compactions = Compactions(writes, engine, transactions)
+    automatic = AutomaticMaintenance(ledger, places, clones, engine, compactions, committed)
     renames = Renames(ledger, places, tables, removal, mem_wal, recorder)
     directory = Directory(
         places,
@@ -123,6 +129,7 @@ def bootstrap(
         SqlViews(ledger),
         IdempotentRequests(ledger, places, versions),
         recorder,
+        automatic,
         writes,
         compactions,
         Cloning(ledger, places, tables, versions, clones, tags, mem_wal),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from lancekeep.domain.automatic_maintenance import MAINTENANCE_PROPERTIES, checked_maintenance
 from lancekeep.domain.digests import DIGESTS, checked_digests
 from lancekeep.domain.dropped import UNDROP, checked_undrop
 from lancekeep.domain.errors import InvalidInput
@@ -20,7 +21,9 @@ MOST_PROPERTIES = 10_000
 MOST_CHARACTERS = 16 << 20
 """The maximum size of the names and values in one request, in characters: every read of the object returns them."""
 
-_SETTABLE = frozenset({DIGESTS, LSM, MANAGED, UNDROP})
+_OF_ROOT = (DIGESTS, MANAGED, UNDROP, *MAINTENANCE_PROPERTIES)
+"""Properties of tables and of the root namespace, which is the default of its tables."""
+_SETTABLE = frozenset({LSM, *_OF_ROOT})
 
 
 class OwnProperties(dict[str, str]):
@@ -32,7 +35,7 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, the value has no meaning (a rule of
-            rows, `LSM`, `DIGESTS`, `MANAGED`, or `UNDROP`), or there are too many.
+            rows, `LSM`, `DIGESTS`, `MANAGED`, `UNDROP`, or `MAINTENANCE_PROPERTIES`), or there are too many.
     """
     if properties is not None and len(properties) > MOST_PROPERTIES:
         raise InvalidInput(f"{len(properties)} properties are too many; give at most {MOST_PROPERTIES}")
@@ -49,6 +52,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_managed(value)
         if key == UNDROP:
             checked_undrop(value)
+        if key in MAINTENANCE_PROPERTIES:
+            checked_maintenance(key, value)
     size = sum(len(key) + len(value) for key, value in (properties or {}).items())
     if size > MOST_CHARACTERS:
         raise InvalidInput(f"the properties have {size} characters; give at most {MOST_CHARACTERS}")
@@ -76,11 +81,11 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
 def refuse_table_properties(names: Iterable[str], *, is_root: bool = False) -> None:
     """Raise `InvalidInput` if a property has no meaning for a namespace.
 
-    `LSM` is a property of tables, `DIGESTS`, `MANAGED` and `UNDROP` of tables and of the root.
+    `LSM` is a property of tables; `_OF_ROOT` are properties of tables and of the root.
     """
     if LSM in names:
         raise InvalidInput(f"{LSM!r} is a property of tables, and tables inherit none; set it for each table")
-    own = next((name for name in (DIGESTS, MANAGED, UNDROP) if name in names), None)
+    own = next((name for name in _OF_ROOT if name in names), None)
     if own is not None and not is_root:
         raise InvalidInput(f"{own!r} is a property of the root namespace and of tables; set it for one of them")
 

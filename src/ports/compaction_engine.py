@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -15,10 +15,25 @@ class CompactionEngine(Protocol):
     Calls belong into the ``act`` of `TableEngine.change` or `TableEngine.examine`, which translate their errors.
     """
 
-    def rewrite(self, dataset: Any, target_rows: int) -> Sequence[Any]:
+    def rewrite(
+        self,
+        dataset: Any,
+        target_rows: int,
+        *,
+        excluded: Collection[int] = (),
+        threads: int | None = None,
+        proceed: Callable[[], bool] = lambda: True,
+    ) -> Sequence[Any]:
         """Rewrite small fragments and fragments with many deleted rows; commit nothing.
 
         Adjacent fragments with fewer than ``target_rows`` rows are small.
+
+        Args:
+            dataset: The dataset.
+            target_rows: The size of the new fragments.
+            excluded: The ids of fragments that stay as they are.
+            threads: The number of threads; None for one for each core.
+            proceed: Called after each new fragment; the rest stays as it is once it returns False.
 
         Returns: The results that the other methods take; empty if there was nothing to rewrite.
         """

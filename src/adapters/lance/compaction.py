@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lancekeep.adapters.lance.panics import without_panics
@@ -19,9 +19,26 @@ _FLAVOURS = {"array": DeletionFileType.ARROW_ARRAY, "bitmap": DeletionFileType.B
 class LanceCompaction:
     """A `CompactionEngine` that uses pylance."""
 
-    def rewrite(self, dataset: Any, target_rows: int) -> Sequence[Any]:
-        plan = lance.optimize.Compaction.plan(dataset, {"target_rows_per_fragment": target_rows})
-        return [task.execute(dataset) for task in plan.tasks]
+    def rewrite(
+        self,
+        dataset: Any,
+        target_rows: int,
+        *,
+        excluded: Collection[int] = (),
+        threads: int | None = None,
+        proceed: Callable[[], bool] = lambda: True,
+    ) -> Sequence[Any]:
+        options = lance.optimize.CompactionOptions(target_rows_per_fragment=target_rows)
+        if excluded:
+            options["excluded_fragment_ids"] = sorted(excluded)
+        if threads is not None:
+            options["num_threads"] = threads
+        rewritten = []
+        for task in lance.optimize.Compaction.plan(dataset, options).tasks:
+            rewritten.append(task.execute(dataset))
+            if not proceed():
+                break
+        return rewritten
 
     def transaction(self, rewritten: Sequence[Any]) -> Transaction:
         found = [json.loads(result.json()) for result in rewritten]

@@ -329,6 +329,7 @@ class Appends:
                         append.committed = attrs.evolve(
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
+                    self._versions.committed.add(line.table)
                     if hashed:
                         _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met

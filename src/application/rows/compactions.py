@@ -8,7 +8,7 @@ rewrite the index too, and commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -52,15 +52,28 @@ class Compactions:
         self._engine = engine
         self._transactions = transactions
 
-    def compact(self, object_id: ObjectId, target_rows: int) -> Committed | None:
-        """Compact a table; see `Upkeep.compact`."""
+    def compact(
+        self,
+        object_id: ObjectId,
+        target_rows: int,
+        *,
+        excluded: Collection[int] = (),
+        threads: int | None = None,
+        proceed: Callable[[], bool] = lambda: True,
+    ) -> Committed | None:
+        """Compact a table; see `Upkeep.compact` and `CompactionEngine.rewrite`."""
         if target_rows < 1:
             raise InvalidInput(f"target_rows is at least 1; found {target_rows}")
         root = self.root(object_id)
         for _ in range(ATTEMPTS):
-            rewritten = self._writes.examine(
-                object_id, partial(self._engine.compaction.rewrite, target_rows=target_rows), None, None
+            rewrite = partial(
+                self._engine.compaction.rewrite,
+                target_rows=target_rows,
+                excluded=excluded,
+                threads=threads,
+                proceed=proceed,
             )
+            rewritten = self._writes.examine(object_id, rewrite, None, None)
             if not rewritten:
                 return None
             try:

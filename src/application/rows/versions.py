@@ -21,6 +21,7 @@ from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tag_files import TagFiles
 from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.rows.append_lines import Lines
+from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -74,6 +75,7 @@ class Versions:
         tag_files: The tags, which keep versions from being deleted.
         lines: The appends that give way to other writers.
         recorder: Notes each committed version.
+        committed: Counts the committed versions.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Versions:
         tag_files: TagFiles,
         lines: Lines,
         recorder: Recorder,
+        committed: CommittedTables,
     ) -> None:
         self._ledger = ledger
         self._places = places
@@ -93,6 +96,7 @@ class Versions:
         self._tag_files = tag_files
         self.lines = lines
         self.recorder = recorder
+        self.committed = committed
         self.unfinished_clones = UnfinishedClones(ledger, places)
 
     # -- tables -------------------------------------------------------------------------------------------------
@@ -365,8 +369,9 @@ class Versions:
         return outcome
 
     def note(self, table: Table, branch: str | None, outcome: Outcome) -> None:
-        """Note a committed version for `recorder`."""
+        """Note a committed version for `recorder` and `committed`."""
         if isinstance(outcome, Committed):
+            self.committed.add(table.id)
             self.recorder.note(table, branch, outcome.version, outcome.path)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:

@@ -128,6 +128,8 @@ class Cleanup:
         clones: Finds the datasets to which no entry refers.
         tables: The tables to clean; None for all.
         now: A clock.
+        present: A time of the storage, such as the time of an object that was just written. By default the newest
+            manifest defines the present, so that a catalog without new writes keeps its recent versions.
 
     The other attributes are the arguments of `Upkeep.cleanup`.
     """
@@ -141,6 +143,7 @@ class Cleanup:
     tables: Collection[ObjectId] | None
     progress: Progress
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    present: datetime | None = None
     _newest: datetime | None = None
     _manifests: int = 0
     _done: int = 0
@@ -257,6 +260,7 @@ class Cleanup:
     def _choose(self, datasets: Sequence[_Dataset]) -> None:
         branches = [branch for dataset in datasets for branch in dataset.branches.values()]
         times = [info.modified for branch in branches for info in branch.versions.values() if info.modified]
+        times += [self.present] if self.present else []
         self._newest = min(max(times), self.now()) if times else None
         self._manifests = sum(branch.manifests for branch in branches)
         doomed = set[bytes]()

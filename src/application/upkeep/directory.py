@@ -23,6 +23,7 @@ from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.idempotency import IdempotentRequests
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.writes import Writes
+from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintenance
 from lancekeep.application.upkeep.bases import PropertiesAt
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.domain.catalog import CatalogView
@@ -71,6 +72,7 @@ class Directory:
     sql_views: SqlViews
     requests: IdempotentRequests
     recorder: DigestRecorder
+    automatic: AutomaticMaintenance
     writes: Writes
     compactions: Compactions
     cloning: Cloning
@@ -85,7 +87,8 @@ class Directory:
         return self.ledger.commits
 
     def close(self) -> None:
-        """Record the last digests, and release the connections. Idempotent."""
+        """End maintenance, record digests, and release the connections. Idempotent."""
+        self.automatic.close()
         self.recorder.close()
         self.ledger.close()
         self.places.close()

@@ -5,6 +5,8 @@ A lease only keeps two workers from doing the same work. Every action is safe wi
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from lancekeep.domain.table import MAINTENANCE_DIRECTORY
 from lancekeep.ports.object_store import ObjectStore
 
@@ -22,11 +24,13 @@ class Lease:
         prefix: The prefix of every key of the catalog.
         holder: The name of this worker.
         term: After how many seconds without renewal another worker may take the lease.
+        name: The name of the lease in the catalog; empty for the lease on the whole catalog.
     """
 
-    def __init__(self, objects: ObjectStore, prefix: str, holder: str, term: float) -> None:
+    def __init__(self, objects: ObjectStore, prefix: str, holder: str, term: float, name: str = "") -> None:
         self._objects = objects
-        self._prefix = f"{prefix}{MAINTENANCE_DIRECTORY}/"
+        self._directory = f"{prefix}{MAINTENANCE_DIRECTORY}" + (f"/{name}" if name else "")
+        self._prefix = f"{self._directory}/"
         self._holder = holder
         self._term = term
         self._seen: tuple[int, float] | None = None
@@ -57,21 +61,33 @@ class Lease:
         """Give the lease up. Idempotent."""
         if self.token is not None and self._newest() == self.token:
             self._objects.delete(self._key(self.token))
+            self._objects.prune(self._directory)
         self.token = None
+
+    def present(self) -> datetime | None:
+        """Return when this worker took or renewed the lease, by the storage.
+
+        None if it does not have the lease.
+        """
+        info = None if self.token is None else self._objects.head(self._key(self.token))
+        return None if info is None else info.modified
 
     def _advance(self, newest: int) -> bool:
         token = newest + 1
         self.token = token if self._objects.put_if_absent(self._key(token), self._holder.encode()) else None
         if self.token is None:
             return False
-        for info in list(self._objects.list(self._prefix)):
-            if info.key < self._key(token):
-                self._objects.delete(info.key)
+        for number in self._numbers():
+            if number < token:
+                self._objects.delete(self._key(number))
         return True
 
     def _newest(self) -> int:
+        return max(self._numbers(), default=0)
+
+    def _numbers(self) -> list[int]:
         names = [info.key.removeprefix(self._prefix) for info in self._objects.list(self._prefix)]
-        return max((int(name) for name in names if name.isdecimal() and len(name) == _DIGITS), default=0)
+        return [int(name) for name in names if name.isdecimal() and len(name) == _DIGITS]
 
     def _key(self, token: int) -> str:
         return f"{self._prefix}{token:0{_DIGITS}}"

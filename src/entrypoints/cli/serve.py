@@ -7,13 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from lancekeep.application.catalog import directory_of
 from lancekeep.composition import open_catalog
-from lancekeep.config import IMPLEMENTATIONS, MODES, ConnectionConfig, given
+from lancekeep.config import IMPLEMENTATIONS, MAINTENANCE, MODES, ConnectionConfig, given
 from lancekeep.config_files import CONFIG_VARIABLE
-from lancekeep.domain.errors import MissingExtra
+from lancekeep.domain.automatic_maintenance import AUTO, OFF
+from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores
@@ -42,8 +44,8 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @click.option("--private-key", metavar="FILE", help="The key of the certificate, in PEM format.")
 @click.option(
     "--maintenance",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A policy by which this server maintains tables; see `lancekeep maintain`.",
+    metavar="auto|off|FILE",
+    help="auto (default): tables to which callers write; off; or by a policy file, see `lancekeep maintain`.",
 )
 @click.option(
     "--config",
@@ -60,7 +62,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
     help="What ROOT is: a directory, the URI of another server, or a directory for pylance's own namespace.",
 )
 @stores
-def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Path | None, **options: Any) -> None:
+def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: str | None, **options: Any) -> None:
     """Serve a catalog by the REST protocol of Lance namespaces.
 
     At / of the server is a page for browsers, which sign in with an API key or a token.
@@ -78,7 +80,19 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
     settings = ServerSettings.resolve(options)
-    config = ConnectionConfig.resolve(given(**chosen.given, mode=mode, impl=None if impl == NATIVE else impl))
+    plan = None if maintenance in (None, *MAINTENANCE) else read_plan(Path(maintenance))
+    config = ConnectionConfig.resolve(
+        given(
+            **chosen.given,
+            mode=mode,
+            impl=None if impl == NATIVE else impl,
+            maintenance=OFF if plan is not None else maintenance,
+        )
+    )
+    if maintenance == AUTO and impl == NATIVE:
+        raise InvalidInput("--maintenance auto needs a catalog of Lancekeep; impl 'native' serves pylance's own")
+    if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
+        config = attrs.evolve(config, maintenance=AUTO)
 
     credential = (
         "-H 'x-api-key: KEY' " if settings.keys else "-H 'authorization: Bearer TOKEN' " if settings.tokens else ""
@@ -91,7 +105,6 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: Pa
         if page is not None:
             print_line(f"Page: {url}/")
 
-    plan = None if maintenance is None else read_plan(maintenance)
     with ExitStack() as stack:
         namespace, shown = stack.enter_context(namespace_of(config, native=impl == NATIVE))
         base_paths = (
