@@ -233,7 +233,7 @@ def test_one_process_at_a_time_maintains_a_table(lake: Maintained, tmp_path: Pat
             held[0].set()
             return original(*arguments, **options)  # type: ignore[arg-type]
 
-        lake.maintenance._compactions = type("Held", (), {"compact": staticmethod(compact)})()  # type: ignore[assignment]
+        lake.maintenance._compactions = type("Held", (), {"compact": staticmethod(compact)})()
         lake.run("ml.t")
         assert held[0].is_set()
         assert lake.maintenance.actions == {("compact", False): 1}
@@ -265,7 +265,7 @@ def test_failures_are_counted_logged_and_repeated_after_a_pause(
         raise OSError("no space left")
 
     original = lake.maintenance._compactions
-    lake.maintenance._compactions = type("Broken", (), {"compact": staticmethod(compact)})()  # type: ignore[assignment]
+    lake.maintenance._compactions = type("Broken", (), {"compact": staticmethod(compact)})()
     lake.run("ml.t")
     assert lake.maintenance.actions == {("compact", True): 1}
     assert "Automatic maintenance of ml.t: compact failed, and runs again later: no space left" in caplog.text
