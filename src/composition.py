@@ -430,11 +430,6 @@ def copy_catalog(
                 f"{public_url(place)}: a server has no fence, and no operation that copies entries as they are. Give "
                 "the root of its catalog, or the manifest store of its entries"
             )
-        if place.startswith("hive://"):
-            raise Unsupported(
-                f"{public_url(place)}: other software shares the namespaces of a Hive Metastore, so entries cannot be "
-                "compared. Connect with impl='hive', and register the tables"
-            )
     urls = [place if names_manifest_store(place) else None for place in (source, target)]
     roots = [place for place, url in zip((source, target), urls, strict=True) if url is None]
     roots += [] if root is None else [root]
@@ -466,7 +461,14 @@ def copy_catalog(
         own = directory_of(catalog)
         into = config if config.mode == V1 else attrs.evolve(config, mode=V2)  # compatible mode shows the same table
         left, taken = (
-            Home(store.url, store, _is_created, partial(take_root, objects, root_key, store.url))
+            Home(
+                store.url,
+                store,
+                _is_created,
+                partial(take_root, objects, root_key, store.url),
+                require_possible=store.require_possible,
+                may_remove=store.may_remove,
+            )
             if store is not None
             else Home(
                 own.places.root_uri,

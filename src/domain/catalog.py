@@ -74,8 +74,13 @@ class ManifestStoreGuarantees:
     Attributes:
         atomic_changes: The changes of one ``apply`` become visible together. Otherwise each change is an atomic step,
             in the given order, and operations on several tables are refused.
+        ordered: A change applies to exactly the latest state, so a property of the root can refuse all later changes.
+            Otherwise a change may follow that was decided from an earlier state.
         levels: The number of levels of namespaces: a table has one name more. None: namespaces have any depth, and
             tables are at every level.
+        shared: Namespaces and tables of other software are in the catalog, too. Only what Lancekeep entered is removed
+            without a request of the user.
+        columns: Entries have values of columns that others added.
         properties: The root, namespaces and tables have properties. Otherwise the store keeps only properties of the
             root that begin with ``lancekeep.``.
         locations: An entry states the directory of its table, so any directory can be a table, and a rename moves no
@@ -89,6 +94,9 @@ class ManifestStoreGuarantees:
     """
 
     atomic_changes: bool = True
+    ordered: bool = True
+    shared: bool = False
+    columns: bool = True
     levels: int | None = None
     properties: bool = True
     locations: bool = True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from itertools import groupby
@@ -152,21 +153,33 @@ def obstacle(
     if entry.defect is not None:
         return entry.defect
     object_id, levels = ObjectId.from_key(entry.object_id), guarantees.levels
+    names, is_table = object_id.names, entry.object_type == TABLE
     if is_record(entry):
-        if levels is None and guarantees.properties:
-            return None
-        return f"{guarantees.home} keeps no dropped tables; bring the table back, or purge it"
-    if entry.object_type == TABLE:
-        if levels is not None and len(object_id.names) != levels + 1:
+        if not guarantees.properties:
+            return f"{guarantees.home} keeps no dropped tables; bring the table back, or purge it"
+        names, is_table = names[1:-1], True
+    if levels is not None:
+        if is_table and len(names) != levels + 1:
             return f"{guarantees.home} names each table by {levels + 1} name(s)"
-        place = prescribed(object_id)
-        if not guarantees.locations and entry.location != place:
-            return f"its directory is {entry.location!r}; {guarantees.home} has it in {place!r} only"
-    elif levels is not None and len(object_id.names) > levels:
-        return f"{guarantees.home} has {levels or 'no'} level(s) of namespaces"
-    if not guarantees.properties and (entry.properties.keys() - {RESERVED} or entry.extension):
+        if not is_table and len(names) > levels:
+            return f"{guarantees.home} has {levels or 'no'} level(s) of namespaces"
+    if guarantees.names is not None and not all(re.fullmatch(guarantees.names, name) for name in names):
+        return f"{guarantees.home} has only names of the form {guarantees.names}"
+    place = prescribed(object_id) if is_table and not guarantees.locations else entry.location
+    if entry.location != place:
+        return f"its directory is {entry.location!r}; {guarantees.home} has it in {place!r} only"
+    if not guarantees.properties and entry.properties.keys() - {RESERVED}:
         return f"{guarantees.home} cannot store properties"
+    if not guarantees.columns and _values(entry):
+        return f"{guarantees.home} has no columns for the values {', '.join(sorted(_values(entry)))}"
     return None
+
+
+def is_taken(wanted: ManifestEntry, present: ManifestEntry) -> bool:
+    """Return whether an entry of other software has the name of an entry, and is not the same object."""
+    if wanted.object_type == TABLE:
+        return present.object_type != TABLE or present.location != wanted.location
+    return present.object_type != wanted.object_type or present.properties != wanted.properties
 
 
 def duplicates(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
@@ -185,7 +198,10 @@ def copied_properties(properties: Mapping[str, str], guarantees: ManifestStoreGu
 
 
 def changes_between(
-    source: Iterable[ManifestEntry], target: Iterable[ManifestEntry], guarantees: ManifestStoreGuarantees
+    source: Iterable[ManifestEntry],
+    target: Iterable[ManifestEntry],
+    guarantees: ManifestStoreGuarantees,
+    may_remove: Callable[[ManifestEntry], bool],
 ) -> Iterator[Change]:
     """Yield the changes after which the target has the entries of the source.
 
@@ -193,6 +209,7 @@ def changes_between(
         source: The entries of the source in byte order.
         target: The entries of the target in byte order.
         guarantees: What the target can hold.
+        may_remove: Returns whether an entry of the target is of this catalog.
     """
     merged = heapq.merge(
         ((entry.object_id, 0, entry) for entry in source),
@@ -203,17 +220,26 @@ def changes_between(
         both: dict[int, ManifestEntry] = {side: entry for _, side, entry in group}
         wanted, present = both.get(0), both.get(1)
         if wanted is None:
-            yield Remove(object_id)
+            assert present is not None
+            if may_remove(present):
+                yield Remove(object_id)
         elif present is None or _content(wanted, guarantees) != _content(present, guarantees):
-            yield Put(attrs.evolve(wanted, listed=False))
+            yield Put(attrs.evolve(wanted, listed=False, extension=wanted.extension if guarantees.columns else {}))
 
 
 def _content(entry: ManifestEntry, guarantees: ManifestStoreGuarantees) -> tuple[object, ...]:
     """Return what a home holds of an entry. Values of extensions have a text that tells them apart, also NaN."""
     if not guarantees.properties:
         return entry.object_type, entry.location
-    extension = sorted((name, repr(value)) for name, value in entry.extension.items() if value is not None)
+    if not guarantees.columns:
+        return entry.object_type, entry.location, sorted(entry.properties.items())
+    extension = sorted((name, repr(value)) for name, value in _values(entry).items())
     return entry.object_type, entry.location, entry.metadata or None, extension
+
+
+def _values(entry: ManifestEntry) -> Mapping[str, object]:
+    """Return the values of columns that others added."""
+    return {name: value for name, value in entry.extension.items() if value is not None}
 
 
 # -- who is the home -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -19,20 +20,26 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from faults import Crash
+from hive_places import metastore
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
+from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.application.catalog import directory_of
 from lancekeep.config import public_url
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused, Unsupported
 from lancekeep.domain.home_copy import all_entries
+from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.hive.messages import Database
 
 ROWS = pa.table({"a": [1, 2, 3]})
 FAST = {"fsync": "false"}
+EVERY = int(os.environ.get("LANCEKEEP_KILLS", "2")) > 2
+"""Whether `make soak` runs the tests."""
 
 
 @pytest.fixture
@@ -278,6 +285,7 @@ def test_version_rows_move_to_the_commit_store_of_the_target(
 
 STEPS = [
     (PostgresManifestStore, "apply"),
+    (HiveManifestStore, "apply"),
     (LanceManifestStore, "apply"),
     (DirectoryListing, "remember"),
     (DirectoryListing, "hide"),
@@ -317,14 +325,20 @@ def between(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str], None]]:
 class Writer:
     """A process that has the source open since the beginning, and makes random changes."""
 
-    def __init__(self, catalog: lancekeep.Catalog, chance: random.Random) -> None:
+    def __init__(self, catalog: lancekeep.Catalog, chance: random.Random, prefix: str = "n") -> None:
         self.catalog = catalog
         self.chance = chance
         self.refused = 0
-        self.kept = {name: catalog.describe_namespace(name).properties for name in catalog.list_namespaces()}
+        self.prefix = prefix
+        self.kept = self.found(catalog)
+
+    def found(self, catalog: lancekeep.Catalog) -> dict[str, Any]:
+        """Return the namespaces that the writer may have changed."""
+        names = (name for name in catalog.list_namespaces() if name.startswith(self.prefix))
+        return {name: dict(catalog.describe_namespace(name).properties) for name in names}
 
     def change(self) -> None:
-        name, value = f"n{self.chance.randrange(6)}", {"value": str(self.chance.random())}
+        name, value = f"{self.prefix}{self.chance.randrange(6)}", {"value": str(self.chance.random())}
         try:
             if name not in self.kept:
                 self.catalog.create_namespace(name, value)
@@ -361,13 +375,15 @@ def run_with(
     return False
 
 
-def check_homes(lake: str, ends: tuple[str, str], writer: Writer) -> None:
+def check_homes(lake: str, ends: tuple[str, str], writer: Writer, table: str = "t") -> None:
     """Check that only the target is a home, and that it has every change that the source acknowledged."""
     assert writer.refused
     with connect(lake, ends[1]) as target:
-        found = {name: target.describe_namespace(name).properties for name in target.list_namespaces()}
+        found = writer.found(target)
+        if ends[1].startswith("hive:"):  # dropped namespaces stay there, because other software may use them
+            found = {name: value for name, value in found.items() if name in writer.kept or target.list_tables(name)}
         assert found == writer.kept
-        assert lance.dataset(target.describe_table("t").uri).to_table() == ROWS
+        assert lance.dataset(target.describe_table(table).uri).to_table() == ROWS
     with pytest.raises(Refused):
         connect(lake, ends[0])
 
@@ -524,3 +540,98 @@ def test_command_shows_the_plan_and_moves_the_catalog(lake: str, postgres: Calla
     refused = CliRunner().invoke(command, ["copy-catalog", url, lake, "--mode", "v1"], obj=lancekeep)
     assert (refused.exit_code, "ml.deep.t" in refused.stdout) == (1, True), refused.output
     assert connect(lake, url).namespace_exists("ml.deep")
+
+
+# -- a Hive Metastore ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def space() -> str:
+    """Return the name of a database that no other test has."""
+    return f"n_{uuid4().hex[:8]}"
+
+
+def test_catalog_moves_to_a_metastore_and_back(
+    lake: str, space: str, hive_url: str, postgres: Callable[[], str]
+) -> None:
+    catalog = connect(lake, "v2")
+    catalog.create_namespace(space, {"owner": "ann"})
+    for name in ("t", "dropped", "u"):
+        catalog.write(f"{space}.{name}", ROWS)
+    catalog.alter_table(f"{space}.t", {"a": "b"})
+    catalog.drop_table(f"{space}.dropped", keep=timedelta(days=3))
+    before = state(catalog)
+    server = metastore(hive_url)
+    server.create_database(Database(f"{space}_other"))
+    report = copy(lake, "v2", hive_url)
+    assert (report.done, report.tables, report.dropped) == (True, 2, 1)
+    with pytest.raises(Refused, match="moved to hive://"):
+        catalog.create_namespace("other")
+    moved = connect(lake, hive_url)
+    assert of_space(state(moved), space) == of_space(before, space)
+    assert f"{space}_other" in moved.list_namespaces()
+    moved.undrop(f"{space}.dropped")
+    moved.drop_table(f"{space}.u", keep=timedelta(0))
+    moved.write(f"{space}.t", ROWS, "append")
+    after = of_space(state(moved), space)
+    url = postgres()
+    assert copy(lake, hive_url, url).done
+    with pytest.raises(Refused, match="moved to postgresql://"):
+        moved.create_namespace("other")
+    elsewhere = connect(lake, url)
+    assert of_space(state(elsewhere), space) == after
+    elsewhere.rename_table(f"{space}.t", f"{space}.renamed")
+    assert copy(lake, url, hive_url).done
+    assert [str(each) for each in connect(lake, hive_url).list_all_tables() if each.names[0] == space] == [
+        f"{space}.dropped",
+        f"{space}.renamed",
+    ]
+    assert server.database(f"{space}_other") is not None
+
+
+def of_space(found: dict[str, Any], space: str) -> dict[str, Any]:
+    """Return the part of a state in a namespace: a Metastore has databases of other software, too."""
+    entries = [
+        (each[0], each[1], each[2], ManifestEntry(*each).properties) for each in found["entries"] if space in each[0]
+    ]
+    return {"entries": [each for each in entries if "_other" not in each[0]], "rows": found["rows"]}
+
+
+def test_metastore_is_refused_what_it_cannot_hold(lake: str, space: str, hive_url: str) -> None:
+    catalog = connect(lake, "v2")
+    catalog.create_namespace(space)
+    catalog.create_namespace(f"{space}.deep")
+    catalog.create_namespace("Größe")
+    catalog.create_namespace(f"{space}_taken", {"a": "mine"})
+    catalog.write("root_table", ROWS)
+    catalog.write(f"{space}.t", ROWS)
+    server = metastore(hive_url)
+    server.create_database(Database(f"{space}_taken", parameters={"a": "theirs"}))
+    databases = server.databases()
+    report = copy(lake, "v2", hive_url, dry_run=True)
+    assert {each.name for each in report.obstacles} == {f"{space}.deep", "Größe", f"{space}_taken", "root_table"}
+    with pytest.raises(Refused, match="Nothing was copied"):
+        copy(lake, "v2", hive_url)
+    assert server.databases() == databases
+    catalog.create_namespace("still_here")
+
+
+def test_copy_into_a_metastore_survives_kills_between_changes(
+    lake: str, space: str, hive_url: str, between: list[Callable[[str], None]]
+) -> None:
+    homes = ["v2", hive_url]
+    with connect(lake, "v2") as catalog:
+        catalog.create_namespace(space)
+        catalog.write(f"{space}.t", ROWS)
+    killed, chance = 0, random.Random(3)
+    for number in range(6) if EVERY else (1,):
+        for when in ("before", "after"):
+            ends = (homes[0], homes[1])
+            with connect(lake, ends[0]) as source:
+                writer = Writer(source, chance, f"{space}_")
+                if run_with(lake, ends, between, writer, (number, when)):
+                    killed += 1
+                    assert not run_with(lake, ends, between, writer, None)
+            check_homes(lake, ends, writer, f"{space}.t")
+            homes.reverse()
+    assert killed > (5 if EVERY else 1)

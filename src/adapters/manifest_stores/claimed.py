@@ -17,6 +17,7 @@ from lancekeep.domain.errors import ConcurrentModification, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY, MOVED_PROPERTY, copied_properties
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at
 from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
@@ -44,6 +45,16 @@ class ManifestStoreElsewhere(ManifestStore, Protocol):
 
     def abandon(self) -> None:
         """Remove the catalog of the root unless it was ever changed. Idempotent."""
+
+    def require_possible(self, entry: ManifestEntry) -> None:
+        """Check that the store can hold an entry that no guarantee forbids.
+
+        Raises:
+            InvalidInput, Unsupported, TableAlreadyExists: It cannot.
+        """
+
+    def may_remove(self, entry: ManifestEntry) -> bool:
+        """Return whether an entry of a table is of this catalog, and not of other software."""
 
 
 def require_entries_in(root: str, url: str | None, properties: Mapping[str, str]) -> None:

@@ -33,6 +33,8 @@ _ATTEMPTS = 10
 
 _GUARANTEES = ManifestStoreGuarantees(
     atomic_changes=False,
+    ordered=False,
+    columns=False,
     levels=0,
     properties=False,
     locations=False,

@@ -200,6 +200,12 @@ class PostgresManifestStore:
         values = {**names, "token": _new_token()}
         return bool(self._database.rows(self._database.statement(_COPY), values, seconds=seconds_for(MANY)))
 
+    def require_possible(self, entry: ManifestEntry) -> None:
+        """Accept every entry."""
+
+    def may_remove(self, entry: ManifestEntry) -> bool:
+        return True
+
     def view(self) -> PostgresView:
         view = self._viewed(self._database.rows, self._view)
         return self._remembered(attrs.evolve(view, rows=self._patient_rows))

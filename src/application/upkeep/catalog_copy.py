@@ -20,11 +20,20 @@ from lancekeep.application.entries.places import Places
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.application.upkeep.migration import migrate
-from lancekeep.domain.catalog import AddColumns, CatalogView, Change, ManifestStoreGuarantees, Put, SetProperties
+from lancekeep.domain.catalog import (
+    AddColumns,
+    CatalogView,
+    Change,
+    ManifestStoreGuarantees,
+    Put,
+    Remove,
+    SetProperties,
+)
 from lancekeep.domain.dropped import is_record
-from lancekeep.domain.errors import Damaged, Refused
+from lancekeep.domain.errors import AlreadyExists, Damaged, InvalidInput, Refused, Unsupported
 from lancekeep.domain.home_copy import (
     MOVED_PROPERTY,
+    Copying,
     Ends,
     Stage,
     all_entries,
@@ -34,6 +43,7 @@ from lancekeep.domain.home_copy import (
     copied_properties,
     duplicates,
     fenced,
+    is_taken,
     live,
     obstacle,
     require_no_move,
@@ -57,6 +67,8 @@ _ROUNDS = 5
 """The most comparisons before the fence; with many writers the last changes follow after the fence."""
 _FEW = 100
 """Changes that may remain for the time after the fence."""
+_STEPS = 100
+"""The same if the target makes one change after the other."""
 _NAMED = 10
 """Obstacles that an error names."""
 
@@ -132,6 +144,8 @@ class Home:
         occupied: Returns whether a store with this view holds a catalog, an unfinished copy or remains.
         take_root: Records the home in the root, in place of the former one. Takes the entries of the home. Idempotent.
         show_tables: Lets readers that list directories see the same tables, if the home is a directory.
+        require_possible: Raises if the store cannot hold an entry that no guarantee forbids.
+        may_remove: Returns whether the entry of a table is of this catalog. Only called if other software has entries.
     """
 
     name: str
@@ -139,6 +153,8 @@ class Home:
     occupied: Callable[[CatalogView], bool]
     take_root: Callable[[CatalogView], None]
     show_tables: Callable[[CatalogView], None] = lambda _: None
+    require_possible: Callable[[ManifestEntry], None] = lambda _: None
+    may_remove: Callable[[ManifestEntry], bool] = lambda _: True
 
 
 class HomeCopy:
@@ -161,6 +177,7 @@ class HomeCopy:
         self._target = target
         self._ends = Ends(source.name, target.name)
         self._copier = copier
+        self._entered: set[str] = set()  # namespaces that this copy created, if other software has namespaces, too
         self._retry = ledger.commits.retry
 
     # -- the whole ----------------------------------------------------------------------------------------------
@@ -247,7 +264,7 @@ class HomeCopy:
 
     def _require_fence(self, writers_stopped: bool) -> None:
         guarantees = self._source.store.guarantees
-        if not guarantees.atomic_changes and not writers_stopped:
+        if not guarantees.ordered and not writers_stopped:
             raise guarantees.refusal(
                 "cannot refuse writers atomically. Stop every process that changes the catalog, then pass "
                 "writers_stopped=True (--writers-stopped); nothing was changed"
@@ -280,14 +297,42 @@ class HomeCopy:
         for entry in duplicates(all_entries(view)):
             yield Obstacle(_name(entry), "two entries have this name; remove one with pylance")
         for entry in all_entries(view):
-            reason = obstacle(entry, target.guarantees, target.location_of)
+            reason = self._reason(entry)
             if reason is not None:
                 yield Obstacle(_name(entry), reason)
+        if target.guarantees.shared and Copying.of(self._view_of(self._target).properties) is None:
+            yield from self._taken(view)
         located = (entry for entry in all_entries(view) if entry.object_type == TABLE and entry.defect is None)
         for batch in _batches(located, _BATCH):
             for entry, fault in zip(batch, all_alongside(self._fault_of, batch), strict=True):
                 if fault is not None:
                     yield Obstacle(_name(entry), fault)
+
+    def _reason(self, entry: ManifestEntry) -> str | None:
+        """Return why the target cannot hold an entry; None if it can."""
+        store = self._target.store
+        reason = obstacle(entry, store.guarantees, store.location_of)
+        if reason is None:
+            try:
+                self._retry.call(partial(self._target.require_possible, entry))
+            except (AlreadyExists, InvalidInput, Unsupported) as error:
+                return str(error)
+        return reason
+
+    def _taken(self, view: CatalogView) -> Iterator[Obstacle]:
+        """Yield the entries whose names other software has in the target.
+
+        A home that the catalog had before has its own entries.
+        """
+        target = self._view_of(self._target)
+        if target.version:
+            return
+        for entry in all_entries(view):
+            present = target.find(entry.object_id)
+            if present is not None and is_taken(entry, present):
+                yield Obstacle(
+                    _name(entry), f"{self._ends.target} has an object of this name with another directory or properties"
+                )
 
     def _fault_of(self, entry: ManifestEntry) -> str | None:
         """Return why the directory of a table is not usable; None if it is."""
@@ -328,21 +373,24 @@ class HomeCopy:
         target = self._view_of(self._target)
         guarantees = self._target.store.guarantees
         made = 0
-        for batch in _batches(self._changes(view, target, guarantees), _BATCH):
+        size = _BATCH if guarantees.atomic_changes else _STEPS
+        for batch in _batches(_parents_last(self._changes(view, target, guarantees)), size):
             for change in batch:
                 if isinstance(change, Put):
-                    reason = obstacle(change.entry, guarantees, self._target.store.location_of)
+                    reason = self._reason(change.entry)
                     if reason is not None:
                         raise Refused(
                             f"{self._ends.target} cannot hold {_name(change.entry)}, which was created during the "
                             f"copy: {reason}. {self._ends.source} is the home of the catalog"
                         )
+                    if guarantees.shared and target.find(change.entry.object_id) is None:
+                        self._entered.add(change.entry.object_id)
             self._apply(self._target, partial(copied, ends=self._ends, copier=self._copier, changes=batch))
             made += len(batch)
         return made
 
     def _changes(self, view: CatalogView, target: CatalogView, guarantees: ManifestStoreGuarantees) -> Iterator[Change]:
-        if guarantees.properties:
+        if guarantees.columns:
             columns = {name: kind for name, kind in view.columns.items() if target.columns.get(name) != kind}
             if columns:
                 yield AddColumns(columns)
@@ -351,7 +399,12 @@ class HomeCopy:
         differing = {name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name)}
         if differing:
             yield SetProperties({name: wanted.get(name) for name in differing})
-        yield from changes_between(all_entries(view), all_entries(target), guarantees)
+        yield from changes_between(all_entries(view), all_entries(target), guarantees, self._may_remove)
+
+    def _may_remove(self, entry: ManifestEntry) -> bool:
+        if not self._target.store.guarantees.shared or entry.object_id in self._entered or is_record(entry):
+            return True
+        return entry.object_type == TABLE and self._target.may_remove(entry)
 
     # -- the change of the home ---------------------------------------------------------------------------------
 
@@ -363,7 +416,7 @@ class HomeCopy:
         view = self._view_of(self._source)
         try:
             self._round(view)
-        except Refused:
+        except (AlreadyExists, InvalidInput, Refused, Unsupported):
             self._withdraw()
             raise
         if self._round(view):
@@ -416,6 +469,17 @@ class HomeCopy:
 
 def _name(entry: ManifestEntry) -> str:
     return str(ObjectId.from_key(entry.object_id))
+
+
+def _parents_last(changes: Iterable[Change]) -> Iterator[Change]:
+    """Order changes so that no namespace is removed before what is in it."""
+    removed = []
+    for change in changes:
+        if isinstance(change, Remove):
+            removed.append(change)
+        else:
+            yield change
+    yield from reversed(removed)
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -56,6 +56,8 @@ _PIECE = 3900
 
 _HIVE2 = ManifestStoreGuarantees(
     atomic_changes=False,
+    shared=True,
+    columns=False,
     levels=1,
     permanent=frozenset({DEFAULT_DATABASE}),
     names=NAMES.pattern,

@@ -30,6 +30,7 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     Place,
     database_of,
     in_pieces,
+    is_foreign,
     joined,
     new_catalog,
     own_table,
@@ -160,6 +161,14 @@ class HiveManifestStore:
                 catalog=place.catalog,
             )
             self._drop_own(gone)
+
+    def require_possible(self, entry: ManifestEntry) -> None:
+        Plan(self.view(), self._layout).of([Put(entry)])
+
+    def may_remove(self, entry: ManifestEntry) -> bool:
+        place = self._layout.place_of(entry.object_id)
+        table = None if place is None else self._metastore.table(place.database, place.table, place.catalog)
+        return table is not None and not is_foreign(table)
 
     def optimize(self) -> None:
         """Remove what stopped writers have left, and make every table external.

@@ -166,12 +166,12 @@ class HiveView:
 
     def all_of(self, object_type: str, after: str | None = None) -> Iterator[ManifestEntry]:
         if object_type == NAMESPACE:
+            records = sorted(self._records(()), key=lambda entry: entry.object_id)  # before each name of a Metastore
+            yield from (entry for entry in records if after is None or entry.object_id > after)
             for namespace in self._below(ObjectId()):
                 found = self.find(namespace.key) if after is None or namespace.key > after else None
                 if found is not None:
                     yield found
-            records = sorted(self._records(()), key=lambda entry: entry.object_id)
-            yield from (entry for entry in records if after is None or entry.object_id > after)
         elif object_type == TABLE:
             for namespace in self._below(ObjectId()):
                 start = None
