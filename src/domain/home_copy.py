@@ -176,7 +176,7 @@ def obstacle(
 
 
 def is_taken(wanted: ManifestEntry, present: ManifestEntry) -> bool:
-    """Return whether an entry of other software has the name of an entry, and is not the same object."""
+    """Return whether other software's entry has the name of another object."""
     if wanted.object_type == TABLE:
         return present.object_type != TABLE or present.location != wanted.location
     return present.object_type != wanted.object_type or present.properties != wanted.properties

@@ -54,7 +54,7 @@ class ManifestStoreElsewhere(ManifestStore, Protocol):
         """
 
     def may_remove(self, entry: ManifestEntry) -> bool:
-        """Return whether an entry of a table is of this catalog, and not of other software."""
+        """Return whether a table's entry is this catalog's, not other software's."""
 
 
 def require_entries_in(root: str, url: str | None, properties: Mapping[str, str]) -> None:
