@@ -14,7 +14,7 @@ ALL = ("sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-p
 
 @attrs.frozen
 class Deployment:
-    """The root and the commit store of a catalog."""
+    """The root and the commit store of a catalog; none if the storage manages its versions."""
 
     root: str
     commit_store: str
@@ -25,7 +25,8 @@ class Deployment:
         """Return the properties of ``lancekeep.DirectoryNamespace``."""
         storage = {f"storage.{key}": value for key, value in self.storage_options.items()}
         vend = {"vend_input_storage_options": "true"} if storage else {}
-        return {"root": self.root, "commit_store": self.commit_store, **storage, **vend}
+        store = {"commit_store": self.commit_store} if self.commit_store else {}
+        return {"root": self.root, **store, **storage, **vend}
 
 
 def s3_options(endpoint: str) -> dict[str, str]:
@@ -53,6 +54,8 @@ def deployment(kind: str, directory: Path, redis_url: str, moto_endpoint: str, p
     """Return a new, empty deployment of one kind."""
     lake = str(directory / "lake")
     match kind:
+        case "storage":
+            return Deployment(lake, "")
         case "sqlite":
             return Deployment(lake, f"sqlite://{directory}/commits.db")
         case "files":

@@ -30,6 +30,7 @@ from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.idempotency import IdempotentRequests
 from lancekeep.application.rows.published import PublishedPartitions
+from lancekeep.application.rows.recorded_keys import RecordedKeys
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
@@ -109,7 +110,8 @@ def bootstrap(
 
         return TableTransactions(ledger, tables, versions, published)
 
-    appends = Appends(versions, engine, lines, waiting)
+    keys = RecordedKeys(ledger, places)
+    appends = Appends(versions, engine, lines, waiting, keys)
     writes = Writes(ledger, places, versions, tables, removal, engine, appends, transactions, published)
     compactions = Compactions(writes, engine, transactions)
     automatic = AutomaticMaintenance(ledger, places, clones, engine, compactions, committed)
@@ -127,7 +129,7 @@ def bootstrap(
         namespaces,
         tags,
         SqlViews(ledger),
-        IdempotentRequests(ledger, places, versions),
+        IdempotentRequests(ledger, places, versions, keys),
         recorder,
         automatic,
         writes,

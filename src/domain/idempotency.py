@@ -344,3 +344,10 @@ def _permitted(view: CatalogView, name: str, attempt: int) -> Record | None:
     if record is not None and record.attempt > attempt:
         raise Superseded("another attempt of the request has taken over; repeat the request with its key")
     return record
+
+
+def another_request() -> InvalidInput:
+    """Return the error of a key that was used for another request."""
+    return InvalidInput(
+        "the Idempotency-Key was used for another request of this operation and object; use a new key for each request"
+    )

@@ -25,10 +25,10 @@ from writers import kill_two_at_work
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
-from lancekeep.application.commits.keyed_requests import KeyedRequest, performing
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows import appends as application_appends
 from lancekeep.application.rows.versions import Versions
+from lancekeep.application.rows.waiting_appends import Append
 from lancekeep.domain.appends import Turn
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
@@ -91,18 +91,18 @@ def test_appends_of_threads_share_commits_and_each_learns_its_version(site: Site
 
 
 class Interrupted:
-    """A keyed request whose thread is interrupted when it claims its commit."""
+    """The answer of an append whose thread is interrupted while it waits."""
 
-    def prepare(self) -> None: ...
-
-    def lost(self, token: Any) -> None: ...
-
-    def claim(self, members: Any) -> None:
+    def get(self) -> None:
         raise KeyboardInterrupt
+
+    def put(self, answer: None) -> None: ...
 
 
 @pytest.mark.parametrize("interrupted", [{0}, {1}, {2}, {0, 1, 2}])
-def test_an_interrupted_append_neither_holds_up_its_group_nor_adds_rows(tmp_path: Path, interrupted: set[int]) -> None:
+def test_an_interrupted_append_does_not_hold_up_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: set[int]
+) -> None:
     catalog = lancekeep.connect(str(tmp_path / "lake"), commit_store="conditional-put://")
     catalog.write("t", pa.table({"n": [-1]}))
     held_back(catalog, until=3)
@@ -112,16 +112,23 @@ def test_an_interrupted_append_neither_holds_up_its_group_nor_adds_rows(tmp_path
             number and sum(len(line.waiting) for line in directory_of(catalog).versions.lines._lines.values()) < number
         ):
             threading.Event().wait(0.001)
-        with performing(cast(KeyedRequest, Interrupted()) if number in interrupted else None):
-            try:
-                return catalog.write("t", pa.table({"n": [number]}), "append").version
-            except KeyboardInterrupt:
-                return "interrupted"
+        try:
+            return catalog.write("t", pa.table({"n": [number]}), "append").version
+        except KeyboardInterrupt:
+            return "interrupted"
 
+    wait = Append.wait
+
+    def interrupted_wait(append: Append) -> None:
+        if append.rows.table["n"][0].as_py() in interrupted:
+            append._answered = cast(Any, Interrupted())
+        wait(append)
+
+    monkeypatch.setattr(Append, "wait", interrupted_wait)
     answers = all_at_once([partial(append, number) for number in range(3)])
     assert answers == ["interrupted" if number in interrupted else 2 for number in range(3)]
     catalog.write("t", pa.table({"n": [3]}), "append")
-    assert sorted(catalog.open("t").to_table()["n"].to_pylist()) == [-1, *sorted({0, 1, 2} - interrupted), 3]
+    assert sorted(catalog.open("t").to_table()["n"].to_pylist()) == [-1, 0, 1, 2, 3]
 
 
 def test_a_bad_append_fails_alone(site: Site) -> None:

@@ -20,7 +20,8 @@ from faults import Crash, Faulty
 import lancekeep
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits.keyed_requests import current_request, performing
-from lancekeep.application.rows.idempotency import REQUESTS, Answer, Attempt
+from lancekeep.application.rows.idempotency import Answer, Attempt
+from lancekeep.application.rows.recorded_keys import REQUESTS
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable

@@ -7,6 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,15 +27,18 @@ from writers import kill_two_at_work
 import lancekeep
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.idempotency import Answer, Attempt
+from lancekeep.application.rows.recorded_keys import requests_directory
 from lancekeep.domain.commit import Committed
-from lancekeep.domain.errors import StoreUnavailable
+from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.idempotency import RequestKey, Superseded
+from lancekeep.domain.recorded_keys import MERGED_GROUPS
 
-STORES = ("sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-put-s3")
+STORES = ("storage", "sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-put-s3")
+FEW = ("storage", "sqlite", "conditional-put")
 
 
 def connect(at: Deployment) -> lancekeep.Catalog:
-    return lancekeep.connect(at.root, commit_store=at.commit_store, storage_options=at.storage_options)
+    return lancekeep.connect(at.root, commit_store=at.commit_store or None, storage_options=at.storage_options)
 
 
 @attrs.frozen
@@ -62,11 +67,19 @@ def table(number: int) -> pa.Table:
     return pa.table({"number": pa.array([number], pa.int64())})
 
 
-def append(catalog: lancekeep.Catalog, number: int, key: str, after: Callable[[], object] = lambda: None) -> Any:
+def append(
+    catalog: lancekeep.Catalog,
+    number: int,
+    key: str,
+    after: Callable[[], object] = lambda: None,
+    *,
+    rows: Callable[[int], Any] = table,
+    shares: bool = True,
+) -> Any:
     """Append a row as a server does for a keyed request, and return the version that is answered."""
 
     def act() -> Answer:
-        committed = catalog.write("t", table(number), "append")
+        committed = catalog.write("t", rows(number), "append")
         after()
         return Answer(json.dumps(committed.version))
 
@@ -75,9 +88,8 @@ def append(catalog: lancekeep.Catalog, number: int, key: str, after: Callable[[]
         return Answer(json.dumps(outcome.version))
 
     request = RequestKey.of("ann", "insert_into_table", ("t",), key)
-    return json.loads(
-        directory_of(catalog).requests.perform(request, Attempt(fingerprint=str(number), act=act, committed=committed))
-    )
+    attempt = Attempt(fingerprint=str(number), act=act, committed=committed, shares=shares)
+    return json.loads(directory_of(catalog).requests.perform(request, attempt))
 
 
 def at_manifests(catalog: lancekeep.Catalog, act: Callable[[], tuple[str, BaseException] | None]) -> None:
@@ -275,7 +287,7 @@ def append_until_killed(at: Deployment, writer: int, ledger: str) -> None:
             list(pool.map(many, range(4)))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "conditional-put"])
+@pytest.mark.parametrize("kind", ["storage", "sqlite", "conditional-put"])
 def test_repeated_requests_of_killed_processes_have_one_effect(tmp_path: Path, kind: str) -> None:
     site = Site(deployment(kind, tmp_path, "", ""))
     site.open().write("t", table(0))
@@ -284,3 +296,182 @@ def test_repeated_requests_of_killed_processes_have_one_effect(tmp_path: Path, k
     for number in begun:
         append(catalog, number, key_of(number))
     assert site.rows() == Counter([0, *begun])
+
+
+# -- the records of keys -----------------------------------------------------------------------------------------------
+
+
+def names_of_records(at: Deployment) -> list[str]:
+    objects, directory = directory_of(connect(at)).places.objects, requests_directory(directory_of(connect(at)).places)
+    return [info.key[len(directory) :].partition("/")[2] for info in objects.list(directory) if "/keys-" in info.key]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Site:
+    site = Site(deployment("conditional-put", tmp_path, "", ""))
+    site.open().write("t", table(0))
+    return site
+
+
+@pytest.mark.parametrize("kind", ["storage", "sqlite", "conditional-put"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_each_call_leaves_an_append_that_can_be_repeated(tmp_path: Path, kind: str, when: str) -> None:
+    site = Site(deployment(kind, tmp_path, "", ""))
+    site.open().write("t", table(0))
+    for nth in count():
+        catalog, key = site.open(), new_key()
+        commits = directory_of(catalog).versions.commits
+        calls = count()
+        crashed: list[int] = []
+
+        def decide(
+            name: str, _: int, calls: Any = calls, crashed: list[int] = crashed, nth: int = nth
+        ) -> tuple[str, BaseException] | None:
+            if crashed or next(calls) == nth:  # a process that has ended calls nothing
+                crashed.append(nth)
+                return ("before" if len(crashed) > 1 else when), Crash()
+            return None
+
+        commits.objects = Faulty(commits.objects, decide)
+        with suppress(Crash):
+            append(catalog, nth + 1, key)
+        answer = append(site.open(), nth + 1, key)
+        assert append(site.open(), nth + 1, key) == answer
+        assert site.rows() == Counter(range(nth + 2))
+        if not crashed:
+            assert nth > 5
+            return
+
+
+@pytest.mark.parametrize("site", FEW, indirect=True)
+def test_a_key_with_other_rows_is_refused(site: Site) -> None:
+    key = new_key()
+    append(site.open(), 1, key)
+    for catalog in (site.open(), site.open()):
+        with pytest.raises(InvalidInput, match="another request"):
+            append(catalog, 2, key)
+    assert append(site.open(), 1, key) == 2
+    assert site.rows() == Counter(range(2))
+
+
+def test_records_are_merged_and_found_by_other_processes(local: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancekeep.application.rows.recorded_keys.in_background", lambda act: act())
+    catalog, other = local.open(), local.open()
+    append(other, 0, new_key())
+    keys = [new_key() for _ in range(MERGED_GROUPS + 3)]
+    answers = [append(catalog, number, key) for number, key in enumerate(keys)]
+    records = names_of_records(local.at)
+    assert len(records) < 10
+    assert sum(name.startswith("1-") for name in records) == 1
+    for each in (catalog, other, local.open()):
+        assert [append(each, number, key) for number, key in enumerate(keys)] == answers
+
+
+def test_records_of_an_ended_process_are_merged(local: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancekeep.application.rows.recorded_keys.in_background", lambda act: act())
+    keys = [new_key() for _ in range(MERGED_GROUPS)]
+    answers = []
+    for start in (0, MERGED_GROUPS // 2):
+        catalog = local.open()
+        answers += [append(catalog, n, keys[n]) for n in range(start, start + MERGED_GROUPS // 2)]
+    assert len(names_of_records(local.at)) == 1
+    assert [append(local.open(), 1, keys[1])] == answers[1:2]
+
+
+@pytest.mark.parametrize("kind", ["storage", "conditional-put"])
+def test_an_append_with_a_log_of_an_earlier_release_is_not_repeated(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, keys = Site(deployment(kind, tmp_path, "", "")), [new_key() for _ in range(3)]
+    site.open().write("t", table(0))
+    old = [append(site.open(), number, key, shares=False) for number, key in enumerate(keys, 1)]
+    for most in (20_000, 1):
+        monkeypatch.setattr("lancekeep.application.rows.recorded_keys.MOST_LOGS", most)
+        assert [append(site.open(), number, key) for number, key in enumerate(keys, 1)] == old
+        assert append(site.open(), 9, new_key()) > max(old)
+    assert site.rows() == Counter([0, 1, 2, 3, 9, 9])
+
+
+def stream(number: int) -> pa.RecordBatchReader:
+    """Return a row as a stream, which the engine appends."""
+    return table(number).to_reader()
+
+
+@pytest.mark.parametrize("site", FEW, indirect=True)
+def test_an_append_that_the_engine_commits_excludes_a_shared_one(site: Site) -> None:
+    """The same request is alone in one attempt and shares a commit in the other, as after a change of the table."""
+    key, other = new_key(), new_key()
+    alone = append(site.open(), 1, key, rows=stream)
+    assert append(site.open(), 1, key) == alone
+    shared = append(site.open(), 2, other)
+    assert append(site.open(), 2, other, rows=stream) == shared
+    assert site.rows() == Counter(range(3))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("site", FEW, indirect=True)
+def test_attempts_that_share_and_do_not_share_at_once_have_one_effect(site: Site, first: bool) -> None:
+    one, two, key = site.open(), site.open(), new_key()
+    answers: list[Any] = []
+
+    def overtake() -> None:
+        if not answers:
+            answers.append(None)
+            try:
+                answers[0] = append(two, 1, key, rows=stream if first else table)
+            except (lancekeep.CommitUnknown, StoreUnavailable) as error:
+                answers[0] = error
+
+    at_manifests(one, overtake)
+    with suppress(StoreUnavailable, lancekeep.CommitUnknown):
+        answers.append(append(one, 1, key, rows=table if first else stream))
+    append(site.open(), 2, new_key())
+    with suppress(StoreUnavailable):  # without a commit store, an attempt by the engine leaves no proof
+        append(site.open(), 1, key)
+    assert site.rows() in (Counter(range(3)), Counter([0, 2])), answers
+    if any(isinstance(answer, int) for answer in answers):
+        assert site.rows() == Counter(range(3))
+
+
+def test_old_records_are_removed_by_age(local: Site) -> None:
+    catalog = local.open()
+    append(catalog, 1, new_key())
+    assert directory_of(catalog).requests.clean_up() == 0
+    assert names_of_records(local.at)
+    directory_of(catalog).requests.clean_up(timedelta(0))
+    assert names_of_records(local.at) == []
+    assert catalog.upkeep.fsck().findings == ()
+
+
+def test_an_append_whose_version_was_removed_is_unknown(local: Site) -> None:
+    key = new_key()
+    append(local.open(), 1, key)
+    catalog = local.open()
+    catalog.write("t", table(2), "append")
+    lance.dataset(catalog.open("t").uri).cleanup_old_versions(older_than=timedelta(0))
+    with pytest.raises(StoreUnavailable, match="cannot be determined"):
+        append(local.open(), 1, key)
+    assert local.rows() == Counter(range(3))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"version":1,"transaction":"x","keys":""}', b"\xff" * 50])
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_damaged_record_is_named(local: Site, content: bytes, level: int) -> None:
+    append(local.open(), 1, new_key())
+    places = directory_of(local.open()).places
+    [record] = [info.key for info in places.objects.list(requests_directory(places)) if "/keys-" in info.key]
+    places.objects.put(record.rpartition("/")[0] + f"/{level}-damaged", content)
+    with pytest.raises(lancekeep.Damaged, match="-damaged does not hold"):
+        append(local.open(), 2, new_key())
+
+
+def test_a_keyed_group_makes_one_more_request(local: Site) -> None:
+    catalog = local.open()
+    append(catalog, 1, new_key())
+    commits = directory_of(catalog).versions.commits
+    commits.objects = watched = Faulty(commits.objects)
+    append(catalog, 2, new_key())
+    keyed = Counter(watched.calls)
+    watched.calls.clear()
+    catalog.write("t", table(3), "append")
+    assert keyed - Counter(watched.calls) == Counter(put=1)

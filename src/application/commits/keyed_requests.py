@@ -7,8 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
+import attrs
+
 from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.idempotency import Effect
+from lancekeep.domain.recorded_keys import SharedKey
 from lancekeep.ports.manifest_store import Decision
 
 Result = TypeVar("Result")
@@ -34,11 +38,52 @@ class KeyedRequest(Protocol):
             CommitUnknown: Whether another attempt has committed cannot be determined.
         """
 
-    def prepare(self) -> None:
-        """Read the rest of the request's data, so that `claim` waits for stores only."""
 
-    def lost(self, token: CommitToken) -> None:
-        """Forget a claim: another writer has committed the version."""
+@attrs.define
+class Sharing:
+    """A keyed append that may share a commit, whose key is recorded with the group.
+
+    Attributes:
+        key: the key.
+        needs_log: whether it has to be performed with a log of its own instead. Nothing was committed.
+    """
+
+    key: SharedKey
+    needs_log: bool = False
+
+
+class NeedsLog(LancekeepError):
+    """A keyed append cannot share a commit."""
+
+
+_sharing: ContextVar[Sharing | None] = ContextVar("shared_append", default=None)
+
+
+def current_sharing() -> Sharing | None:
+    """Return the keyed append of this thread that may share a commit, or None."""
+    return _sharing.get()
+
+
+@contextmanager
+def sharing(append: Sharing) -> Iterator[None]:
+    """Make a keyed append the current one in the ``with`` block."""
+    token = _sharing.set(append)
+    try:
+        yield
+    finally:
+        _sharing.reset(token)
+
+
+def refuse_to_share() -> None:
+    """Refuse to write for a keyed append in any other way than by a shared commit.
+
+    Raises:
+        NeedsLog: This thread performs such an append. Nothing was committed.
+    """
+    append = _sharing.get()
+    if append is not None:
+        append.needs_log = True
+        raise NeedsLog("the append cannot share a commit, so its request needs a log of its own")
 
 
 _current: ContextVar[KeyedRequest | None] = ContextVar("keyed_request", default=None)

@@ -191,7 +191,6 @@ class TableCommits(Histories):
         *,
         check: Check,
         scheme: NamingScheme = NamingScheme.V2,
-        claim: Callable[[CommitToken], object] | None = None,
         confirm: Callable[[], object] = lambda: None,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Commit a manifest that this process has built.
@@ -206,8 +205,6 @@ class TableCommits(Histories):
             built: The version.
             check: Checks the manifest.
             scheme: How to name it. The caller must know that the version before it has such a name.
-            claim: Called with the token of the commit before anything is written. From then on another process may
-                settle the token. An error ends the commit.
 
         Returns:
             The outcome. After a conflict also the known manifests of the version and of the versions after it; none if
@@ -223,19 +220,11 @@ class TableCommits(Histories):
         derived = self.rows.guarantees.derived
         manifest = None if derived else self.lineage.decode(root, staged, content)
         descendant = None if derived else self.lineage.require(root, staged, manifest, None)
-        token = CommitToken(staged if claim is None else recognizable(staged, content))
-        if claim is not None:
-            claim(token)
         found: Sequence[bytes] = ()
         if descendant is None:
             outcome, found = self._create_built(root, staged, content)
         else:
-            try:
-                self.retry.call(lambda: self.objects.put(path, content))
-            except StoreUnavailable as error:
-                if claim is None:
-                    raise
-                return Unknown(token, str(error)), ()  # it may be staged, so another process may commit it by its claim
+            self.retry.call(lambda: self.objects.put(path, content))
             outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
             if isinstance(outcome, Committed):
                 self.lineage.keep(descendant)

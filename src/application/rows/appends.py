@@ -19,14 +19,15 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.commits.keyed_requests import current_request, current_sharing, refuse_to_share
 from lancekeep.application.commits.table_commits import READ_AHEAD
 from lancekeep.application.concurrency import alongside, in_background, is_remote
 from lancekeep.application.rows.append_lines import Line, Lines, Predecessor
 from lancekeep.application.rows.digests import Recorder
+from lancekeep.application.rows.recorded_keys import Claim, RecordedKeys, TableKeys
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.waiting_appends import Append, Claims, Unclaimed
+from lancekeep.application.rows.waiting_appends import Append
 from lancekeep.application.rows.waiting_writers import WaitingWriters
 from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
@@ -40,9 +41,11 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from lancekeep.domain.idempotency import Superseded, another_request
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.recorded_keys import Effect, Group, Recorded
 from lancekeep.domain.table import v1_table
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
@@ -68,12 +71,17 @@ class Alone:
 
 @attrs.frozen
 class _Files:
-    """The files of a group, which no version names yet."""
+    """The files of a group, which no version names yet.
+
+    Attributes:
+        claim: the record of the keys of the group for the next version; None without keys.
+    """
 
     root: DatasetRoot
     data: NewFile
     content: bytes = attrs.field(repr=False)
     transaction: TransactionFile
+    claim: Claim | None = None
 
     @property
     def data_key(self) -> str:
@@ -92,6 +100,7 @@ class Appends:
         engine: Its `data_files` encode rows.
         lines: The appends that wait.
         waiting: The writers of other processes that have lost a commit.
+        keys: The keys of earlier appends.
         clock: Returns monotonic seconds.
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
@@ -102,6 +111,7 @@ class Appends:
         engine: TableEngine,
         lines: Lines,
         waiting: WaitingWriters,
+        keys: RecordedKeys,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = time.time_ns,
@@ -110,6 +120,7 @@ class Appends:
         self._engine = engine
         self._lines = lines
         self._waiting = waiting
+        self._keys = keys
         self._clock = clock
         self._now = now
 
@@ -127,18 +138,22 @@ class Appends:
         """
         self._lines.require_whole()
         rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
-        if rows is None:
+        shared = current_sharing()
+        is_alone = current_request() is not None  # its log claims a commit of its own
+        if shared is not None and not self._versions.commits.objects.guarantees.atomic_create:
+            is_alone = True  # nothing would exclude another manifest of the version
+        if rows is None or is_alone:
+            refuse_to_share()
             return Alone(reader)
-        append = Append(rows, current_request())
-        if append.request is not None:
-            if not self._versions.commits.objects.guarantees.atomic_create:
-                return Alone(reader)  # an unstaged claim would not exclude another manifest of the version
-            append.request.prepare()
+        append = Append(rows, None if shared is None else shared.key)
         self._enter(table, append)
         append.wait()
         if append.error is not None:
             raise copy(append.error) from append.error  # several threads raise it
-        return Alone(reader) if append.committed is None else append.committed
+        if append.committed is None:
+            refuse_to_share()
+            return Alone(reader)
+        return append.committed
 
     def are_recent(self, table: ObjectId) -> bool:
         """Return whether appends to a table commit now, or did a moment ago."""
@@ -256,14 +271,20 @@ class Appends:
         has_loser_elsewhere = self._begin_to_ask(line)
         try:
             base, met = self._publish(line, group)
-        except (CommitUnknown, CommitRefused, StoreUnavailable) as error:
+        except (CommitUnknown, CommitRefused) as error:  # of the appends whose rows are in the file
             for append in group:
-                append.error = append.error or error
+                if append.is_written and append.committed is None:
+                    append.error = append.error or error
+        except StoreUnavailable as error:
+            for append in group:
+                if append.committed is None:
+                    append.error = append.error or error
         except LancekeepError:
             pass  # its appends commit alone
         except BaseException as error:  # a fault of this process: whether it came before the commit is not known
             for append in group:
-                append.error = append.error or error
+                if append.committed is None:
+                    append.error = append.error or error
         line.base = base
         line.is_owed_elsewhere = has_loser_elsewhere()
         met = met or line.is_owed_elsewhere
@@ -291,40 +312,48 @@ class Appends:
             that needs pauses.
         """
         base, met = line.base, False
+        keys = self._keys.of(line.table) if any(append.key is not None for append in group) else None
         is_current = None if base is None else self._begin_checks(line.table, base)
         if base is None:
             base = self._load(line.table)
+        if keys is not None:
+            group = self._unrecorded(keys, self._without_logs(group), base)
         written_for = base
-        appends, files = self._write(base, group)
+        appends, files = self._write(base, group, keys)
         try:
             if is_current is not None and not is_current():
                 base = self._load(line.table)
                 met = not base.version.rebased
             for attempt in range(ATTEMPTS):
-                if not base.has_layout_of(written_for):
+                left = group
+                if keys is not None and keys.is_behind(*_place(base)):
+                    left = self._unrecorded(keys, group, base)
+                if len(left) < len(group) or not base.has_layout_of(written_for):
                     self._discard(files)
-                    written_for = base
-                    appends, files = self._write(base, group)
+                    group, written_for = left, base
+                    appends, files = self._write(base, group, keys)
                 if files is None:
-                    return None, met
-                files = self._rebased(files, base)
+                    return (None if group else base), met
+                files = self._rebased(files, base, keys)
+                if keys is not None and not self._versions.managed:
+                    # Nothing excludes a version that the engine commits for an attempt with a log: of two attempts
+                    # that record their keys first, one reads the record of the other.
+                    left = self._unrecorded(keys, group, base, afresh=True)
+                    if len(left) < len(group):
+                        self._discard(files)
+                        group, written_for = left, base
+                        appends, files = self._write(base, group, keys)
+                        continue
                 hashed = self._versions.recorder.wants(base.table)
                 following, built = base.version.followed_by(
                     files.data, files.transaction, self._now(), str(line.table), hashed=hashed
                 )
-                claims = Claims([append for append in appends if append.request is not None])
-                try:
-                    outcome, found = self._versions.commit_built(
-                        base.table, built, claims.claim if claims.appends else None, noted=False
-                    )
-                except Unclaimed:
-                    self._discard(files)
-                    group = [append for append in group if append.error is None and not append.is_left]
-                    appends, files = self._write(base, group)
-                    written_for = base
-                    continue
+                outcome, found = self._versions.commit_built(base.table, built, noted=False)
                 if not isinstance(outcome, Conflict):
                     committed = raise_unless_committed(outcome, str(line.table))
+                    if files.claim is not None:
+                        files.claim.committed(base.root)
+                    self._keys.followed(line.table, _place(base), following.version, following.transaction)
                     for append in appends:
                         append.committed = attrs.evolve(
                             committed, transaction=following.transaction, rows=append.rows.count
@@ -333,7 +362,6 @@ class Appends:
                     if hashed:
                         _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met
-                claims.lost()
                 base = self._after(base, found, attempt)
                 met = met or not base.version.rebased
             raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")
@@ -343,8 +371,61 @@ class Appends:
             self._discard(files)
             raise
 
-    def _write(self, base: Predecessor, group: Sequence[Append]) -> tuple[Sequence[Append], _Files | None]:
-        """Write the conforming rows as one data file, and its transaction; other appends commit alone."""
+    # -- keys ---------------------------------------------------------------------------------------------------
+
+    def _without_logs(self, group: Sequence[Append]) -> Sequence[Append]:
+        """Return the appends of a group whose requests have no log of an earlier release."""
+        logged = self._keys.with_logs([append.key for append in group if append.key is not None])
+        return [append for append in group if append.key is None or append.key.request_name not in logged]
+
+    def _unrecorded(
+        self, keys: TableKeys, group: Sequence[Append], base: Predecessor, *, afresh: bool = False
+    ) -> Sequence[Append]:
+        """Return the appends of a group that may follow a version.
+
+        Appends whose keys decide otherwise are answered, or have to commit by logs of their own.
+
+        Args:
+            keys: The keys of the table.
+            group: The appends.
+            base: The version.
+            afresh: Also read the keys that were recorded after the version.
+        """
+        if afresh or keys.is_behind(*_place(base)):
+            keys.follow(*_place(base))
+        left, names = list[Append](), set[bytes]()
+        for append in group:
+            if append.key is None:
+                left.append(append)
+                continue
+            was_written, append.is_written = append.is_written, False
+            record = keys.find(append.key, base.root, base.version.version)
+            if record is not None and record.effect is not Effect.PENDING:
+                self._answer_by(record, append, base)
+            elif append.key.name in names:
+                append.error = Superseded("another attempt of the request is in progress; repeat it with its key")
+            else:
+                names.add(append.key.name)
+                left.append(append)
+                append.is_written = was_written
+        return left
+
+    def _answer_by(self, record: Recorded, append: Append, base: Predecessor) -> None:
+        """Answer an append whose key is recorded, unless it has a log."""
+        if record.effect is Effect.UNKNOWN:
+            append.error = unknown_append()
+        elif record.effect is Effect.COMMITTED and record.key != append.key:
+            append.error = another_request()
+        elif record.effect is Effect.COMMITTED:
+            path = base.root.manifest_key(record.version, NamingScheme.V2)
+            append.committed = Committed(record.version, path, 0, record.transaction, append.rows.count)
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def _write(
+        self, base: Predecessor, group: Sequence[Append], keys: TableKeys | None
+    ) -> tuple[Sequence[Append], _Files | None]:
+        """Write the conforming rows as one data file, its transaction and its keys; other appends commit alone."""
         engine, rules = self._engine.data_files, base.table.rules
         for append in group if rules else ():
             try:
@@ -355,6 +436,8 @@ class Appends:
             (append, engine.conforming(append.rows, base.version)) for append in group if append.error is None
         ]
         appends = [append for append, rows in conforming if rows is not None]
+        for append, rows in conforming:
+            append.is_written = rows is not None  # of the group's other appends, nothing will be committed
         if not appends:
             return appends, None
         encoded = engine.encode([rows for _, rows in conforming if rows is not None], base.version)
@@ -362,19 +445,37 @@ class Appends:
         files = _Files(base.root, data, encoded.content, base.version.adding(data, str(uuid4())))
         self._versions.commits.prove()
         recorded = self._begin(partial(self._put, files.transaction_key, files.transaction.content), syncs=True)
-        self._put(files.data_key, files.content)
+        named = tuple(append.key for append in appends if append.key is not None)
+        if keys is not None and named:
+            group_keys = Group(named, base.version.version + 1, files.transaction.name)
+            claimed = self._begin(partial(keys.claim, group_keys), syncs=True)
+            self._put(files.data_key, files.content)
+            files = attrs.evolve(files, claim=claimed())
+        else:
+            self._put(files.data_key, files.content)
         recorded()
         return appends, files
 
-    def _rebased(self, files: _Files, base: Predecessor) -> _Files:
-        """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two."""
+    def _rebased(self, files: _Files, base: Predecessor, keys: TableKeys | None) -> _Files:
+        """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two.
+
+        The keys are recorded again if they are recorded for another version.
+        """
         read, version = files.transaction.read_version, base.version.version
-        if read == version or (read < version and self._versions.commits.rows.guarantees.derived):
-            return files
-        rebased = attrs.evolve(files, transaction=base.version.adding(files.data, str(uuid4())))
-        self._put(rebased.transaction_key, rebased.transaction.content)
-        in_background(partial(self._delete, files.transaction_key))
-        return rebased
+        rebased = files
+        if read != version and not (read < version and self._versions.commits.rows.guarantees.derived):
+            rebased = attrs.evolve(files, transaction=base.version.adding(files.data, str(uuid4())))
+            self._put(rebased.transaction_key, rebased.transaction.content)
+            in_background(partial(self._delete, files.transaction_key))
+        claim = files.claim
+        if keys is None or claim is None:
+            return rebased
+        group = attrs.evolve(claim.group, version=version + 1, transaction=rebased.transaction.name)
+        if group == claim.group:
+            return rebased
+        again = keys.claim(group)
+        in_background(claim.withdraw)
+        return attrs.evolve(rebased, claim=again)
 
     def _put(self, key: str, content: bytes) -> None:
         commits = self._versions.commits
@@ -385,6 +486,8 @@ class Appends:
         if files is not None:
             self._delete(files.data_key)
             self._delete(files.transaction_key)
+            if files.claim is not None:
+                files.claim.withdraw()
 
     def _delete(self, key: str) -> None:
         with suppress(LancekeepError):  # an orphan, which clean-up removes
@@ -456,6 +559,18 @@ class Appends:
         if version % _HINT_EVERY == 0 and not objects.guarantees.paged:
             with suppress(LancekeepError):
                 objects.put(base.root.hint_key, version_hint(version))
+
+
+def _place(base: Predecessor) -> tuple[DatasetRoot, int, str]:
+    return base.root, base.version.version, base.version.transaction
+
+
+def unknown_append() -> StoreUnavailable:
+    """Return the error of a keyed append whose effect cannot be determined any more."""
+    return StoreUnavailable(
+        "whether an attempt of the request was committed cannot be determined: the version that shows it was removed, "
+        "by a clean-up or with its table. Check the rows of the table, and send what is missing with a new key"
+    )
 
 
 def _note(recorder: Recorder, files: _Files, version: Appendable, committed: Committed, manifest: bytes) -> None:

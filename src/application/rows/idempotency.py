@@ -11,14 +11,17 @@ from uuid import uuid4
 
 import attrs
 
-from lancekeep.application.commits.keyed_requests import performing
+from lancekeep.application.commits.keyed_requests import Sharing, performing, sharing
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
+from lancekeep.application.rows.appends import unknown_append
+from lancekeep.application.rows.recorded_keys import RecordedKeys, holds_keys, requests_directory
 from lancekeep.application.rows.versions import Versions
+from lancekeep.domain import recorded_keys
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.commit import Committed, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.errors import InvalidInput, LancekeepError, ObjectNotFound, StoreUnavailable
+from lancekeep.domain.errors import LancekeepError, ObjectNotFound, StoreUnavailable
 from lancekeep.domain.idempotency import (
     PROOFS,
     PROPERTY,
@@ -31,6 +34,7 @@ from lancekeep.domain.idempotency import (
     RequestKey,
     Superseded,
     TakenOver,
+    another_request,
     decode_entry,
     encode_entry,
     record_of,
@@ -38,14 +42,13 @@ from lancekeep.domain.idempotency import (
     take_over,
     withdrawing,
 )
-from lancekeep.domain.table import MANIFEST_DIRECTORY
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.recorded_keys import Group, SharedKey
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.manifest_store import Decision
 
 Result = TypeVar("Result")
-
-REQUESTS = "_requests"
-"""The directory of the logs, in the directory of the manifest table."""
 
 KEEP_REQUESTS = timedelta(days=7)
 """How long a clean-up keeps the log of a request, counted from its last entry."""
@@ -78,25 +81,30 @@ class Attempt:
         committed: Returns the answer to a request whose commit an earlier attempt has made.
         body: Returns the digest of the request's data. It reads what the operation has not read; empty if the
             fingerprint covers everything.
+        shares: Whether ``act`` appends rows to the main history of a table, so that the request may share its commit
+            with others. ``act`` is then called again if it cannot.
     """
 
     fingerprint: str
     act: Callable[[], Answer]
     committed: Callable[[Committed | AllCommitted], Answer]
     body: Callable[[], str] = lambda: ""
+    shares: bool = False
 
 
 class IdempotentRequests:
     """The keyed requests of one catalog.
 
     The log of a request is a directory of numbered entries, which are created by put-if-absent. A request that is not
-    repeated costs two requests to the object store, and a third request if it commits a version.
+    repeated costs two requests to the object store, and a third request if it commits a version. Appends that share a
+    commit have no logs: their keys are recorded together, in `RecordedKeys`.
     """
 
-    def __init__(self, ledger: Ledger, places: Places, versions: Versions) -> None:
+    def __init__(self, ledger: Ledger, places: Places, versions: Versions, keys: RecordedKeys) -> None:
         self._ledger = ledger
         self._places = places
         self._versions = versions
+        self._keys = keys
         self._settled: set[str] = set()
 
     def perform(self, key: RequestKey, attempt: Attempt) -> str:
@@ -114,18 +122,33 @@ class IdempotentRequests:
             StoreUnavailable, CommitUnknown: The outcome is unknown, or another attempt is in progress. The client
                 repeats the request with its key.
         """
+        check = None
+        if attempt.shares:
+            shared = SharedKey.of(key.name, attempt.fingerprint, attempt.body())
+            answer = self._share(shared, attempt)
+            if answer is not None:
+                return answer.text
+            table = ObjectId(key.object_id)
+            earlier = self._recorded(table, shared)
+            if earlier is not None:
+                return attempt.committed(earlier).text
+            self._keys.of(table).claim(Group((shared,)))  # appends that share commits exclude it from now on
+            earlier = self._recorded(table, shared)
+            if earlier is not None:
+                return attempt.committed(earlier).text
+            check = partial(self._require_unrecorded, table, shared)
         log = _Log(self._ledger, f"{self._directory}{key.name}/", attempt.body)
         mine = Begun(attempt.fingerprint, uuid4().hex)
         first = log.begin(mine)
         if first.fingerprint != mine.fingerprint:
-            raise _another_request()
-        running = _Running(self._ledger, self._versions, key.name, log, tuple(self._settled))
+            raise another_request()
+        running = _Running(self._ledger, self._versions, key.name, log, tuple(self._settled), check)
         proof = self._proof(key.operation)
         if first != mine:
             answered = log.read()
             if answered is not None:
                 if answered.body != attempt.body():
-                    raise _another_request()
+                    raise another_request()
                 return answered.answer
             if proof is Proof.NONE:
                 raise StoreUnavailable(
@@ -136,13 +159,69 @@ class IdempotentRequests:
             committed = running.take_over(proof)
             if committed is not None:
                 if log.claimed[-1].body != attempt.body():
-                    raise _another_request()
+                    raise another_request()
                 return log.answer(attempt.committed(committed).text)
         answer = self._answer(running, attempt, proof)
         text = log.answer(answer.text)
         if running.is_only_attempt:  # an earlier attempt may still be running, and must find the record
             self._settled = {key.name} if len(self._settled) > _SETTLED else {*self._settled, key.name}
         return text
+
+    def _share(self, key: SharedKey, attempt: Attempt) -> Answer | None:
+        """Append together with other requests; return None if the append needs a log, or was refused."""
+        append = Sharing(key)
+        try:
+            with sharing(append):
+                answer = attempt.act()
+        except Exception:
+            if append.needs_log:
+                return None
+            raise
+        return None if append.needs_log or answer.refused else answer
+
+    def _recorded(self, table: ObjectId, key: SharedKey, before: int | None = None) -> Committed | None:
+        """Return the version that an earlier attempt shared; None if none did.
+
+        Args:
+            table: The table.
+            key: The key of the request.
+            before: The version that this attempt is about to commit, if it is known.
+
+        Raises:
+            InvalidInput: The key belongs to another request.
+            StoreUnavailable: The outcome of an earlier attempt is not known, or not yet.
+        """
+        keys, (root, latest) = self._keys.of(table), self._latest(table)
+        keys.refresh()
+        record = keys.find(key, root, latest if before is None else before - 1)
+        if record is None or record.effect is recorded_keys.Effect.IN_LOG:
+            return None
+        if record.effect is recorded_keys.Effect.UNKNOWN:
+            raise unknown_append()
+        if record.effect is recorded_keys.Effect.PENDING:
+            if self._ledger.managed:  # both attempts claim the same version
+                return None
+            raise StoreUnavailable(
+                "an earlier attempt of the request is in progress, or was stopped before its commit; repeat it with "
+                "its key"
+            )
+        if record.key != key:
+            raise another_request()
+        return Committed(record.version, "", 0, record.transaction)
+
+    def _latest(self, table: ObjectId) -> tuple[DatasetRoot | None, int]:
+        """Return the root of a table and its latest version."""
+        try:
+            root = self._versions.dataset_root(self._versions.find_table(table))
+        except ObjectNotFound:
+            return None, 0
+        row = self._ledger.commits.latest(root)
+        return root, 0 if row is None else row.version
+
+    def _require_unrecorded(self, table: ObjectId, key: SharedKey, token: CommitToken) -> None:
+        """Raise `Superseded` if another attempt has shared its commit before a version."""
+        if self._recorded(table, key, token.staged.version) is not None:
+            raise Superseded("another attempt of the request has committed; repeat it with its key")
 
     def clean_up(self, keep: timedelta = KEEP_REQUESTS) -> int:
         """Remove the logs and records of old requests. Idempotent.
@@ -163,6 +242,13 @@ class IdempotentRequests:
         moments = [moment for keys in logs.values() for moment in keys.values() if moment is not None]
         removed = []
         for name, keys in logs.items():
+            if holds_keys(name):
+                removed_keys = [
+                    key for key, moment in keys.items() if moment is not None and max(moments) - moment >= keep
+                ]
+                for each in removed_keys:
+                    objects.delete(each)
+                continue
             ages = [None if moment is None else max(moments) - moment for moment in keys.values()]
             if all(age is not None and age >= keep for age in ages):
                 for each in sorted(keys, reverse=True):  # a log is never without its beginning
@@ -176,7 +262,7 @@ class IdempotentRequests:
 
     @property
     def _directory(self) -> str:
-        return f"{self._places.prefix}{MANIFEST_DIRECTORY}/{REQUESTS}/"
+        return requests_directory(self._places)
 
     def _proof(self, operation: str) -> Proof:
         """Return what proves an operation in this catalog."""
@@ -257,10 +343,6 @@ class _Log:
             return text
         raise Superseded("another attempt of the request has taken over; repeat the request with its key")
 
-    def read_body(self) -> None:
-        """Read the rest of the request's data."""
-        self._body()
-
     def claim(self, token: CommitToken) -> Entry | None:
         return self.append(Claimed(token, self._body()))
 
@@ -292,12 +374,21 @@ class _Log:
 class _Running:
     """One attempt; see `KeyedRequest`."""
 
-    def __init__(self, ledger: Ledger, versions: Versions, name: str, log: _Log, settled: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        versions: Versions,
+        name: str,
+        log: _Log,
+        settled: tuple[str, ...],
+        check: Callable[[CommitToken], object] | None = None,
+    ) -> None:
         self._ledger = ledger
         self._versions = versions
         self._name = name
         self._log = log
         self._settled = settled
+        self._check = check
         self._number = 0
         self._resumes = False
         self.committed: Committed | AllCommitted | None = None
@@ -326,17 +417,13 @@ class _Running:
         self.settle()
         if self.committed is None:
             token = members()
+            if self._check is not None:
+                self._check(token)
             # Only one manifest can become the version, so a claim that is not settled excludes this claim.
             exclusive = all(_same_version(claimed.token, token) for claimed in self._log.claimed)
             if exclusive and self._log.claim(token) is None:
                 return
         raise Superseded("another attempt of the request has taken over or has committed; repeat it with its key")
-
-    def prepare(self) -> None:
-        self._log.read_body()
-
-    def lost(self, token: CommitToken) -> None:
-        self._log.claimed = [claimed for claimed in self._log.claimed if claimed.token != token]
 
     @property
     def is_only_attempt(self) -> bool:
@@ -400,9 +487,3 @@ def _same_version(one: CommitToken, other: CommitToken) -> bool:
     """Return whether two commits exclude each other."""
     versions = [{(member.base_uri, member.version) for member in token.members} for token in (one, other)]
     return bool(versions[0] & versions[1])
-
-
-def _another_request() -> InvalidInput:
-    return InvalidInput(
-        "the Idempotency-Key was used for another request of this operation and object; use a new key for each request"
-    )

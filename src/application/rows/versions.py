@@ -294,7 +294,6 @@ class Versions:
         self,
         table: Table,
         built: Approved,
-        claim: Callable[[CommitToken], object] | None = None,
         *,
         scheme: NamingScheme | None = None,
         noted: bool = True,
@@ -311,7 +310,7 @@ class Versions:
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
-            root, built, check=self.check, scheme=scheme or NamingScheme.V2, claim=claim, confirm=confirm
+            root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm
         )
         if noted:
             self.note(table, None, outcome)

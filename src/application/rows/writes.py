@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from lancekeep.application.commits.keyed_requests import current_request, performing
+from lancekeep.application.commits.keyed_requests import current_request, performing, refuse_to_share
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
@@ -98,6 +98,8 @@ class Writes:
         reader = self._engine.reader(data)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
+        if write_mode is WriteMode.CREATE:
+            refuse_to_share()
         if write_mode is WriteMode.CREATE and self._ledger.manifest.location_of(object_id) is None:
             location = self._places.new_location(object_id)
             stated = self._tables.checked(properties)
@@ -109,6 +111,7 @@ class Writes:
             raise self._ledger.guarantees.refusal(f"cannot store the properties of {object_id}")
         if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
             return self._append(object_id, reader)
+        refuse_to_share()
         declared, rules = self._declare_for(object_id, write_mode, properties, replaces=replaces)
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
@@ -143,6 +146,7 @@ class Writes:
         return committed
 
     def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+        refuse_to_share()
         write_mode = mode_of(mode)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
@@ -202,6 +206,7 @@ class Writes:
         If the table has rules, ``checks`` receives the dataset and the rules before ``act``. Without ``admits``, the
         change is then repeated until it commits on the version that was checked.
         """
+        refuse_to_share()
         table = self.with_version(object_id, None, None, branch)
         if checks is not None and table.rules:
             ruled = after_checks(checks, table.rules, act)

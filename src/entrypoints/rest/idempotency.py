@@ -29,6 +29,7 @@ from lancekeep.domain.errors import Damaged, EngineFailed, InvalidInput, Lanceke
 from lancekeep.domain.idempotency import RequestKey
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.namespace.operations import branch_of
 from lancekeep.entrypoints.rest.requests import Call
 
 HEADER = "idempotency-key"
@@ -72,8 +73,17 @@ class Idempotency:
             act=lambda: _act(call, proceed),
             committed=lambda outcome: Answer(_encode(_committed(catalog, call, outcome))),
             body=partial(_digest, call.body) if call.body is not None else str,
+            shares=_appends(call),
         )
         return _echoing(_decode(directory_of(catalog, "idempotency keys").requests.perform(request, attempt)), key)
+
+
+def _appends(call: Call) -> bool:
+    """Return whether a request appends rows to the main history of a table."""
+    if call.operation != "insert_into_table":
+        return False
+    mode = getattr(call.request, "mode", None) or "append"
+    return str(mode).lower() == "append" and not branch_of(call.request)
 
 
 def _digest(body: BinaryIO) -> str:
@@ -104,6 +114,8 @@ def _act(call: Call, proceed: Callable[[Call], Any]) -> Answer:
         LancekeepError: The outcome is not definite, or the request may succeed later.
     """
     try:
+        if call.body is not None:
+            call.body.seek(0)
         return Answer(_encode(proceed(call)))
     except api_errors.LanceNamespaceError as error:
         cause = error.__cause__
