@@ -82,6 +82,11 @@ class Policy:
 
     grants: tuple[Grant, ...] = ()
 
+    def deciding(self, principal: Principal, object_id: ObjectId) -> list[Grant]:
+        """Return the grants on an object for a principal, the strongest first."""
+        found = [each for each in self.grants if _covers(each.subtree, object_id) and each.names(principal)]
+        return sorted(found, key=lambda grant: -grant.role)
+
     def role(self, principal: Principal, object_id: ObjectId) -> Action | None:
         """Return the strongest role of a principal on an object; None if it has none."""
         found = (each.role for each in self.grants if _covers(each.subtree, object_id) and each.names(principal))

@@ -291,6 +291,7 @@ def test_rest_client(home: Path) -> None:
 
 def test_security(home: Path, server_settings: dict[str, str]) -> None:
     (home / "policy.toml").write_text("grants = []")
+    (home / "audit.jsonl").touch()
     lancekeep.connect("lake", commit_store="conditional-put://").create_namespace("ml")
     read: list[str] = []
 
@@ -310,6 +311,7 @@ def test_security(home: Path, server_settings: dict[str, str]) -> None:
         "--file keys.json\n": "--file keys.json | tee key.txt\n",
         "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
         "lk_3f0c5e9a1b2d_…": "lk_…",
+        "/var/log/lancekeep/audit.jsonl": "audit.jsonl",
         **server_settings,
     }
     assert Reader(places, settings=settings).read(page("security.md"))

@@ -77,6 +77,7 @@ TESTED_ELSEWHERE = {
     "serve": "test_any_implementation_can_be_served serves a server",
     "completion": "opens no catalog",
     "config": "opens no catalog",
+    "policy": "works on a file, not on a catalog",
     "audit": "works on a file, not on a catalog",
     "keys": "works on a file, not on a catalog",
     "spark-jar": "writes a file and opens no catalog",

@@ -91,6 +91,23 @@ def test_a_key_file_that_others_may_read_is_refused(file: Path) -> None:
         ApiKeys(file)
 
 
+def test_a_rotated_key_and_its_successor_are_valid_until_the_overlap_is_over(file: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    key, whole = KeyFile(file).create("ada", ("engineers",), now + timedelta(days=90), now)
+    later = now + timedelta(days=80)
+    old, successor, new = KeyFile(file).rotate(key.id, timedelta(days=7), later)
+    assert (old.expires, successor.expires) == (later + timedelta(days=7), later + timedelta(days=90))
+    keys = ApiKeys(file)
+    for moment, valid in ((later, [True, True]), (later + timedelta(days=8), [False, True])):
+        assert [keys.authenticate(each, moment) == key.principal for each in (whole, new)] == valid
+    again, _, _ = KeyFile(file).rotate(successor.id, timedelta(days=365), later)
+    assert again.expires == successor.expires, "an overlap does not prolong a key"
+    with pytest.raises(NotFound, match="has no key"):
+        KeyFile(file).rotate("0" * 12, timedelta(days=7))
+    with pytest.raises(InvalidInput, match="has expired"):
+        KeyFile(file).rotate(key.id, timedelta(days=7), later + timedelta(days=8))
+
+
 def test_keys_are_compared_as_hashes_in_constant_time() -> None:
     source = inspect.getsource(ApiKeys.authenticate)
     assert "hmac.compare_digest(_digest(credential)" in source

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from pathlib import Path
 
 import lance_namespace as api
 import pytest
+from click.testing import CliRunner
 
+import lancekeep
 from lancekeep.adapters.authorization.policy_file import PolicyFile, read_policy
 from lancekeep.adapters.rest.routes import EXTENSIONS
 from lancekeep.domain.authorization import EVERYONE, Action, Decision, Grant, Policy, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.rest.security.permissions import KNOWN, Kind, Need, needs
 
 ADA = Principal("key:ada", frozenset({"engineers"}))
@@ -92,6 +96,28 @@ def test_a_policy_file_is_read_and_reloaded(tmp_path: Path) -> None:
     assert policy.decide(ADA, WRITE, of("ml.other")) is DENIED
     path.write_text(POLICY + '\n[[grants]]\nrole = "admin"\non = ""\nprincipals = ["key:bob"]\n')
     assert policy.decide(BOB, ADMIN, of("anything")) is ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("question", "code", "answer"),
+    [
+        ("key:ada write ml.features", 0, "Allowed: key:ada may write ml.features."),
+        ("key:ada DropTable ml.features", 1, "Refused: key:ada needs admin on ml.features, and has write."),
+        ("key:bob DescribeTable ml.t", 1, "Refused: key:bob has no role on ml.t, which therefore looks absent to it."),
+        ("key:bob query_table ml.t --group engineers", 0, "read on ml for group engineers"),
+        ("key:ada ListTables ml", 0, "Allowed: key:ada may read ml."),
+        ("key:ada ListTables other", 1, "has no role on other"),
+        ("key:ada RenameTable ml.t", 2, "neither a role nor an operation that needs a role on one object"),
+    ],
+)
+def test_the_command_explains_a_decision(question: str, code: int, answer: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    result = CliRunner().invoke(command, ["policy", "test", str(path), *question.split()], obj=lancekeep)
+    assert (result.exit_code, answer in " ".join(result.output.split())) == (code, True), result.output
+    if code < 2:
+        as_json = CliRunner().invoke(command, ["policy", "test", str(path), *question.split(), "--json"], obj=lancekeep)
+        assert (json.loads(as_json.stdout)["decision"] == "allowed") == (code == 0)
 
 
 @pytest.mark.parametrize("how", ["invalid", "removed"])

@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +90,38 @@ class KeyFile:
                 )
         with self._locked():
             keys = self.keys() if self.path.exists() else {}
-            key_id = secrets.token_hex(6)
-            if key_id in keys:
-                raise AlreadyExists(f"a key with the random id {key_id} exists; create the key again")
-            whole = f"{PREFIX}_{key_id}_{secrets.token_urlsafe(32)}"
-            key = ApiKey(key_id, name, groups, _digest(whole), now or datetime.now(UTC), expires)
-            self._write({**keys, key_id: key})
+            key, whole = _made(name, groups, now or datetime.now(UTC), expires)
+            if key.id in keys:
+                raise AlreadyExists(f"a key with the random id {key.id} exists; create the key again")
+            self._write({**keys, key.id: key})
         return key, whole
+
+    def rotate(self, key_id: str, overlap: timedelta, now: datetime | None = None) -> tuple[ApiKey, ApiKey, str]:
+        """Create a key in place of an old key, which expires after an overlap.
+
+        The new key has the name and the groups of the old one, and the same time to live.
+
+        Returns:
+            The old key with its new end, the new key without its secret, and the whole new key.
+
+        Raises:
+            InvalidInput: The old key has expired.
+            NotFound: No key has this id.
+        """
+        moment = now or datetime.now(UTC)
+        with self._locked():
+            keys = self.keys()
+            old = keys.get(key_id)
+            if old is None:
+                raise self._absent(key_id)
+            if old.is_expired(moment):
+                raise InvalidInput(f"the key {key_id} has expired; create a new key with `lancekeep keys create`")
+            end = moment + overlap
+            expires = None if old.expires is None else moment + (old.expires - old.created)
+            key, whole = _made(old.name, old.groups, moment, expires)
+            old = attrs.evolve(old, expires=end if old.expires is None else min(old.expires, end))
+            self._write({**keys, key_id: old, key.id: key})
+        return old, key, whole
 
     def revoke(self, key_id: str) -> ApiKey:
         """Remove a key. Servers notice it at their next request.
@@ -108,7 +133,7 @@ class KeyFile:
             keys = self.keys()
             revoked = keys.pop(key_id, None)
             if revoked is None:
-                raise NotFound(f"{self.path} has no key {key_id[:20]!r}; list the keys with `lancekeep keys list`")
+                raise self._absent(key_id)
             self._write(keys)
         return revoked
 
@@ -135,6 +160,9 @@ class KeyFile:
             return {key.id: key for key in map(_parsed, content["keys"])}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"{self.path} is not a file of keys: {type(error).__name__}") from None
+
+    def _absent(self, key_id: str) -> NotFound:
+        return NotFound(f"{self.path} has no key {key_id[:20]!r}; list the keys with `lancekeep keys list`")
 
     def _write(self, keys: Mapping[str, ApiKey]) -> None:
         content = json.dumps({"keys": [_document(key) for key in keys.values()]}, indent=1).encode()
@@ -206,6 +234,13 @@ class ApiKeys:
             problem = str(error)
             _LOG.error("The last valid keys stay in force: %s", error)
         self._reloaded(self._file.path, problem)
+
+
+def _made(name: str, groups: tuple[str, ...], now: datetime, expires: datetime | None) -> tuple[ApiKey, str]:
+    """Return a new key without its secret, and the whole key."""
+    key_id = secrets.token_hex(6)
+    whole = f"{PREFIX}_{key_id}_{secrets.token_urlsafe(32)}"
+    return ApiKey(key_id, name, groups, _digest(whole), now, expires), whole
 
 
 def _digest(key: str) -> str:

@@ -1,4 +1,4 @@
-"""``lancekeep keys``: create, list and revoke the API keys of a server."""
+"""``lancekeep keys``: create, list, rotate and revoke the API keys of a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _file(command: Callable[..., T]) -> Callable[..., T]:
 
 @click.group()
 def keys() -> None:
-    """Create, list and revoke the API keys of a server."""
+    """Create, list, rotate and revoke the API keys of a server."""
 
 
 @keys.command(cls=Command)
@@ -65,6 +65,26 @@ def list_keys(file: Path, as_json: bool) -> None:
         return
     columns = ("id", "principal", "groups", "created", "expires")
     print_table("Keys", columns, [tuple(_cell(each[column]) for column in columns) for each in found])
+
+
+@keys.command(cls=Command)
+@click.argument("key_id", metavar="ID")
+@click.option("--overlap", type=span, default="7d", show_default=True, help="How long the old key stays valid.")
+@_file
+@as_json
+def rotate(key_id: str, overlap: timedelta, file: Path, as_json: bool) -> None:
+    """Create a key in place of the key ID, and print it.
+
+    Both keys are valid until the overlap is over, so that callers can change to the new one. It has the principal, the
+    groups and the time to live of the old key, is shown only this once, and the file holds its hash.
+    """
+    old, key, whole = KeyFile(file).rotate(key_id, overlap)
+    if as_json:
+        print_report({**_document(key), "key": whole, "replaces": _document(old)})
+        return
+    print_line(whole)
+    end = _document(old)["expires"]
+    click.echo(f"Key {key.id} of {key.principal.name}; {old.id} is valid until {end}. Store it now.", err=True)
 
 
 @keys.command(cls=Command)
