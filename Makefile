@@ -18,7 +18,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 ENGINES := pylance-4.0.2 pylance-13.0.0
 
-.PHONY: help demo test older quick check docs dist format soak bench setup engines lock clean java
+.PHONY: help demo test older hive quick check docs dist format soak bench setup engines lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -67,6 +67,13 @@ older: $(VENV)/installed-test ## test the data source with an older Spark: make 
 	@LANCEKEEP_NO_SKIP= PYTHONPATH=$(CURDIR)/build/spark-$(SPARK) $(BIN)/python -m pytest -q -k "not geometry and not geography" \
 	    tests/integration/test_spark_source.py tests/integration/test_spark_types.py tests/integration/test_spark_stream.py \
 	    $(if $(filter-out 4.0.%,$(SPARK)),tests/integration/test_spark_filters.py)
+
+hive: $(VENV)/installed-test ## test with a Hive Metastore of release 4, which Maven fetches: make hive HIVE=4.0.1
+	@mvn -q -f tests/hive/pom.xml -Dhive=$(or $(HIVE),4.0.1) dependency:copy-dependencies \
+	    -DoutputDirectory=$(CURDIR)/build/hive-$(or $(HIVE),4.0.1)
+	@LANCEKEEP_NO_SKIP= LANCEKEEP_HIVE_JARS=$(CURDIR)/build/hive-$(or $(HIVE),4.0.1) $(BIN)/python -m pytest -q -k "hive or Hive" \
+	    tests/integration/test_hive_client.py tests/integration/test_hive_home.py tests/integration/test_namespace_behaviours.py \
+	    tests/contracts/test_hive_commit_store.py tests/contracts/test_manifest_stores.py
 
 docs: $(VENV)/installed-test ## build the documentation site in site/; fail on a warning or a broken internal link
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep

@@ -52,13 +52,13 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows.versions import Versions
 from lancekeep.config import (
     ARGUMENT,
-    HOMES,
     MODES,
     REMEMBERED,
     V1,
     V2,
     ConnectionConfig,
     given,
+    located,
     public_url,
     without_catalog,
 )
@@ -172,20 +172,15 @@ def connect(
             raise it, too, if the server turns out to ignore the condition.
         StoreUnavailable, AccessDenied: A store cannot be reached (within 10 s).
     """
-    if uri is not None and (impl or "").lower() in HOMES:
-        if manifest_store is not None:
-            raise InvalidInput("manifest_store and uri both name the place of the entries; give one of them")
-        manifest_store, uri = uri, None
-    if uri is not None and root is not None:
-        raise InvalidInput("root and uri both name the catalog; give one of them")
+    root, manifest_store, impl = located(root, manifest_store, impl, uri)
     rest_options = {f"{HEADER}{name}": value for name, value in (headers or {}).items()}
     rest_options |= {name: value for name, value in (("api_key", api_key), ("token", token)) if value is not None}
     config = ConnectionConfig.resolve(
         given(
             properties,
-            root=root if uri is None else uri,
+            root=root,
             catalog=catalog,
-            impl=impl or ("rest" if uri is not None else None),
+            impl=impl,
             mode=mode,
             commit_store=commit_store,
             manifest_store=manifest_store,

@@ -243,6 +243,25 @@ class ConnectionConfig:
             error.add_note(f"Settings that were not given as arguments: {', '.join(found)}")
 
 
+def located(
+    root: str | None, manifest_store: str | None, impl: str | None, uri: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """Return root, manifest store and implementation of arguments; ``uri`` is another name of one of the first two.
+
+    Raises:
+        InvalidInput: Two arguments name the same.
+    """
+    if uri is None:
+        return root, manifest_store, impl
+    if (impl or "").lower() in HOMES:
+        if manifest_store is not None:
+            raise InvalidInput("manifest_store and uri both name the place of the entries; give one of them")
+        return root, uri, impl
+    if root is not None:
+        raise InvalidInput("root and uri both name the catalog; give one of them")
+    return uri, manifest_store, impl or "rest"
+
+
 def given(
     properties: Mapping[str, Any] | None = None,
     *,

@@ -18,7 +18,7 @@ import attrs
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.composition import open_catalog
-from lancekeep.config import ConnectionConfig, given
+from lancekeep.config import ConnectionConfig, given, located
 from lancekeep.entrypoints.spark.ingest import ingest
 from lancekeep.entrypoints.spark.internals.sessions import active, is_classic
 from lancekeep.entrypoints.spark.partitions import read_partitioned, write_partitioned
@@ -49,6 +49,8 @@ def install(
     committer: str | None = None,
     inline_optimization: bool | None = None,
     unsafe: bool | None = None,
+    impl: str | None = None,
+    uri: str | None = None,
 ) -> Catalog:
     """Install a catalog in a Spark session, with the data source ``lancekeep``.
 
@@ -72,6 +74,8 @@ def install(
         committer: As of `lancekeep.connect`.
         inline_optimization: As of `lancekeep.connect`.
         unsafe: As of `lancekeep.connect`.
+        impl: As of `lancekeep.connect`.
+        uri: As of `lancekeep.connect`.
 
     Returns:
         The catalog below ``root``.
@@ -83,9 +87,11 @@ def install(
     reason = _why_not(spark)
     if reason is None:
         _sql().check_name(spark, name)
+    root, manifest_store, impl = located(root, manifest_store, impl, uri)
     config = ConnectionConfig.resolve(
         given(
             root=root,
+            impl=impl,
             mode=mode,
             commit_store=commit_store,
             manifest_store=manifest_store,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lancekeep.adapters.manifest_stores.hive.mapping import DEFAULT_DATABASE
+from lancekeep.adapters.manifest_stores.hive.mapping import DEFAULT_CATALOG, DEFAULT_DATABASE
 from lancekeep.hive.address import Address
 from lancekeep.hive.metastore import Metastore
 from lancekeep.store_urls import StoreUrl
@@ -15,6 +15,10 @@ def metastore(url: str) -> Metastore:
 def empty(url: str) -> None:
     """Remove everything from a Metastore, except files."""
     server = metastore(url)
+    for catalog in set(server.catalogs() or ()) - {DEFAULT_CATALOG}:
+        for database in server.databases(catalog=catalog):
+            server.drop_database(database, cascade=True, catalog=catalog)
+        server.drop_catalog(catalog)
     for database in server.databases():
         if database != DEFAULT_DATABASE:
             server.drop_database(database, cascade=True)

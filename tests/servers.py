@@ -107,11 +107,16 @@ def redis_process() -> Iterator[str]:
 
 POSTGRES_DRIVER = Path("/usr/share/java/postgresql.jar")
 """The JDBC driver of Debian's package."""
+HIVE_JARS = os.environ.get("LANCEKEEP_HIVE_JARS", "")
+"""The directory of the jars of a standalone Metastore (`make hive`), instead of Hive 2.3 from pyspark."""
+EVENT_CLEANER = "org.apache.hadoop.hive.metastore.events.EventCleanerTask"
+_OPENED = ("java.io", "java.lang", "java.lang.reflect", "java.net", "java.nio", "java.util", "java.util.concurrent")
+"""Packages of Java whose internals a standalone Metastore uses."""
 
 
 @contextmanager
 def hive_metastore(directory: Path, port: int | None = None, *, database: str = "") -> Iterator[str]:
-    """Run a Hive Metastore from pyspark's jars; yield ``host:port`` of its Thrift service.
+    """Run a Hive Metastore; yield ``host:port`` of its Thrift service.
 
     Args:
         directory: The directory of its warehouse, settings and log.
@@ -131,6 +136,9 @@ def hive_metastore(directory: Path, port: int | None = None, *, database: str = 
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
         "hive.hmshandler.retry.interval": "100ms",
+        "metastore.warehouse.external.dir": str(directory / "warehouse"),
+        "metastore.expression.proxy": "org.apache.hadoop.hive.metastore.DefaultPartitionExpressionProxy",
+        **dict.fromkeys(("metastore.task.threads.always", "metastore.task.threads.remote"), EVENT_CLEANER),
         "hive.metastore.warehouse.dir": str(directory / "warehouse"),
         "hive.metastore.event.db.notification.api.auth": "false",
         "hive.async.log.enabled": "false",  # its dependencies are not among the jars
@@ -138,10 +146,12 @@ def hive_metastore(directory: Path, port: int | None = None, *, database: str = 
     properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
     (directory / "hive-site.xml").write_text(f"<configuration>{''.join(properties)}</configuration>")
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
-    jars = Path(pyspark.__file__).parent / "jars" / "*"
+    jars = Path(HIVE_JARS or Path(pyspark.__file__).parent / "jars") / "*"
     classes = f"{directory}:{jars}:{POSTGRES_DRIVER}"
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes]
     options.insert(0, "-Dderby.locks.deadlockTimeout=1")  # seconds until one of two requests is made again
+    if HIVE_JARS:
+        options[:0] = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     address = "127.0.0.1", port or free_port()
     command = [java, *options, "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(address[1])]
     log = directory / "metastore.log"

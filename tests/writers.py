@@ -71,16 +71,29 @@ def append_in_threads(
     watch_exit()
 
 
-def append_until_killed(properties: Mapping[str, str], writer: int, ledger: str) -> None:
+def append_until_killed(
+    properties: Mapping[str, str], writer: int, ledger: str, kind: str = "DirectoryNamespace"
+) -> None:
     """Append endlessly; record each acknowledged row in the ledger before the next append."""
-    namespace = lancekeep.DirectoryNamespace(**properties)
+    namespace = getattr(lancekeep, kind)(**properties)
+    _append_endlessly(lambda number: append(namespace, writer, number), writer, ledger)
+
+
+def add_until_killed(properties: Mapping[str, str], writer: int, ledger: str, kind: str) -> None:
+    """Append endlessly with lancedb; record each acknowledged row in the ledger before the next append."""
+    import lancedb
+
+    *path, name = TABLE
+    table = lancedb.connect_namespace(f"lancekeep.{kind}", dict(properties)).open_table(name, namespace_path=path)
+    _append_endlessly(lambda number: table.add(row(writer, number)), writer, ledger)
+
+
+def _append_endlessly(act: Callable[[int], object], writer: int, ledger: str) -> None:
     with open(ledger, "a", buffering=1) as acknowledged:
-        number = 0
-        while True:
-            append(namespace, writer, number)
+        for number in itertools.count():
+            act(number)
             acknowledged.write(f"{writer},{number}\n")
             os.fsync(acknowledged.fileno())
-            number += 1
 
 
 def append_through_server(uri: str, writer: int, ledger: str) -> None:

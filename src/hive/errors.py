@@ -44,6 +44,7 @@ _LONG = "A value is longer than a column of the Metastore's database"
 _MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
     (messages.META, "has been modified", Modified, ""),
     (messages.TAKEN, "", ObjectExists, ""),
+    *(("", index, ObjectExists, "") for index in ("uniquedatabase", "unique_database", "uniquetable", "unique_table")),
     (messages.MISSING, "", ObjectMissing, ""),
     (messages.UNKNOWN_DATABASE, "", ObjectMissing, ""),
     ("", "permission denied", AccessDenied, _RIGHTS),

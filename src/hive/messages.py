@@ -15,8 +15,6 @@ USER, ROLE, GROUP = 1, 2, 3
 """Kinds of owners."""
 EXTERNAL, VIEW = "EXTERNAL_TABLE", "VIRTUAL_VIEW"
 """Types of tables."""
-HOLDS, VERSION_ROWS = "lancekeep.holds", "version rows"
-"""A parameter of the database in which the commit store keeps its rows: the database is no namespace."""
 
 
 @attrs.frozen

@@ -40,7 +40,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.table import Table, add_table, alter_table, find_table, remove_table, rename_table
 from lancekeep.hive.errors import ReplyLost
-from lancekeep.hive.messages import EXTERNAL, Database
+from lancekeep.hive.messages import EXTERNAL, ROLE, Database
 from lancekeep.hive.messages import Table as HiveTable
 from lancekeep.hive.metastore import Metastore
 from lancekeep.testing.behaviours import BEHAVIOURS, Outcome
@@ -218,12 +218,15 @@ def test_fields_of_a_database_are_properties(hive_url: str, tmp_path: Path, spac
         for wrong in ({"database.owner-type": "CAT", "database.owner": "a"}, {"EXTERNAL": "x"}, {"k": "x" * 5000}):
             with pytest.raises(InvalidInput):
                 catalog.alter_namespace(space, wrong)
-        server.create_database(Database(f"{space}_theirs", "theirs", f"file:{tmp_path}/theirs", {"a": "b"}))
+        their = Database(f"{space}_theirs", "theirs", f"file:{tmp_path}/theirs", {"a": "b"}, "them", ROLE)
+        server.create_database(their)
         theirs = catalog.describe_namespace(f"{space}_theirs").properties
         assert theirs == {
             "a": "b",
             "database.description": "theirs",
             "database.location-uri": f"file:{tmp_path}/theirs",
+            "database.owner": "them",
+            "database.owner-type": "ROLE",
         }
         catalog.drop_namespace(f"{space}_theirs")
 

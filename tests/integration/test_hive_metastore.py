@@ -1,6 +1,6 @@
-"""Tables of Lancekeep in a session catalog that a real Hive Metastore keeps, from the jars within pyspark.
+"""Spark and a real Hive Metastore: tables that Spark's session catalog enters there, and a catalog that is there.
 
-Spark enters them as MANAGED, of whose data the Metastore disposes: here it must find none to dispose of.
+Spark enters its own tables as MANAGED, of whose data the Metastore disposes: here it must find none to dispose of.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
+import writers
 from losing_proxy import losing_proxy
 
 import lancekeep
+from lancekeep.testing.concurrency import PROCESSES
 from servers import hive_metastore
 
 SESSION = """
@@ -43,11 +49,14 @@ session = (
 )
 session.sparkContext.setLogLevel("OFF")
 assert session.conf.get("spark.sql.catalogImplementation") == "hive"
+"""
+
+METRICS = """
 session.sql("CREATE DATABASE metrics")
 session.sql(f"CREATE TABLE metrics.t USING lancekeep OPTIONS ({options})")
 """
 
-DROPS = """
+DROPS = METRICS + """
 kept = {row.col_name: row.data_type for row in session.sql("DESCRIBE EXTENDED metrics.t").collect()}
 read = session.sql("SELECT id, column_99 FROM metrics.t ORDER BY id").collect()
 session.sql("DROP TABLE metrics.t PURGE")
@@ -56,7 +65,7 @@ session.sql("DROP DATABASE metrics CASCADE")
 print(json.dumps({"type": kept["Type"], "read": [list(row) for row in read]}))
 """
 
-ALTERS = """
+ALTERS = METRICS + """
 def ids(table):
     return [row.id for row in session.sql(f"SELECT id FROM {table} ORDER BY id").collect()]
 
@@ -74,9 +83,32 @@ print(json.dumps({"told": told, "kept": kept, "before": before, "after": ids("me
 """
 
 
+HOME = """
+import lancekeep.spark
+settings, statements = json.loads(options)
+lancekeep.spark.install(session, "lake", **settings)
+
+def answer(statement):
+    try:
+        return [list(row) for row in session.sql(statement).collect()]
+    except Exception as error:
+        return str(error)[:200]
+
+print(json.dumps([answer(statement) for statement in statements]))
+"""
+
+INSERTS = 5
+"""The rows that Spark appends while other writers append, and are killed."""
+KILLS = int(os.environ.get("LANCEKEEP_KILLS", "2"))
+
+
 def drive(directory: Path, program: str, root: str, store: str, metastore: str = "") -> Any:
-    """What a Spark program of its own prints last, JSON; the session catalog is within it unless ``metastore``."""
-    options = f"'root' = '{root}', 'commit_store' = '{store}', 'table' = 'travel.t'"
+    """Return what a Spark program prints about a table; the session catalog is in its process unless ``metastore``."""
+    return run(directory, program, f"'root' = '{root}', 'commit_store' = '{store}', 'table' = 'travel.t'", metastore)
+
+
+def run(directory: Path, program: str, options: str, metastore: str) -> Any:
+    """Return what a Spark program of its own prints last, as JSON."""
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -124,3 +156,79 @@ def test_connection_reset_during_alteration_loses_no_data_and_no_commit(tmp_path
         assert catalog.list_tables("travel") == ["t"]
         assert [entry.version for entry in catalog.versions.history("travel.t")] == [2, 1]
         assert not catalog.upkeep.fsck(deep=True).findings
+
+
+def test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore(tmp_path: Path, hive_url: str) -> None:
+    """Spark's SQL catalog changes entries and rows. The session catalog sees external tables, and drops no file.
+
+    Writers that append to the same table are killed all the time.
+    """
+    root, uri, store = str(tmp_path / "lake"), hive_url.replace("hive:", "thrift:"), f"{hive_url}/lancekeep_hot"
+    appends = [f"INSERT INTO lake.hot.t VALUES (100, {number})" for number in range(INSERTS)]
+    expected = {
+        "CREATE NAMESPACE lake.ml": [],
+        "CREATE TABLE lake.ml.t (id BIGINT, name STRING)": [],
+        "INSERT INTO lake.ml.t VALUES (1, 'a'), (2, 'b')": [],
+        "UPDATE lake.ml.t SET name = 'z' WHERE id = 1": [],
+        "ALTER TABLE lake.ml.t SET TBLPROPERTIES ('reviewed' = 'yes')": [],
+        "ALTER TABLE lake.ml.t RENAME TO ml.u": [],
+        "SELECT * FROM lake.ml.u ORDER BY id": [[1, "z"], [2, "b"]],
+        "SHOW TABLES IN lake.ml": [["ml", "u", False]],
+        "SHOW TABLES IN ml": [["ml", "u", False]],
+        "SHOW TBLPROPERTIES ml.u (reviewed)": [["reviewed", "yes"]],
+        "DESCRIBE EXTENDED ml.u": "",
+        "TRUNCATE TABLE ml.u": "",
+        "INSERT INTO ml.u VALUES (3, 'c')": "",
+        "DROP TABLE ml.u PURGE": [],
+        "SHOW TABLES IN lake.ml ": [],
+        "DROP DATABASE hot CASCADE": [],
+        "SHOW NAMESPACES IN lake": [["default"], ["ml"]],
+    }
+    statements = [*appends, *expected]
+    settings = {"root": root, "impl": "hive", "uri": uri, "commit_store": store, "storage_options": {"fsync": "false"}}
+    ledger = tmp_path / "acknowledged"
+    ledger.touch()
+    with lancekeep.connect(**settings) as catalog:  # type: ignore[arg-type]
+        catalog.create_namespace("hot")
+        catalog.write("hot.t", writers.row(0, 0))
+        location = catalog.describe_table("hot.t").uri
+        with ThreadPoolExecutor(1) as thread:
+            spark = thread.submit(run, tmp_path, HOME, json.dumps([settings, statements]), uri)
+            given = {"root": root, "uri": uri, "commit_store": store, "storage.fsync": "false"}
+            for kill in range(KILLS):
+                append_and_kill(given, 2 * kill + 1, ledger)
+            answers = dict(zip(statements, spark.result(), strict=True))
+        for statement, answer in expected.items():
+            assert answers[statement] == answer or answer == "", (statement, answers[statement])
+        assert ["Type", "EXTERNAL", ""] in answers["DESCRIBE EXTENDED ml.u"]
+        assert "external table" in answers["TRUNCATE TABLE ml.u"]
+        assert isinstance(answers["INSERT INTO ml.u VALUES (3, 'c')"], str)
+        catalog.create_namespace("hot")
+        catalog.register_table("hot.t", "hot.db/t")
+        catalog.register_table("ml.u", "ml.db/t")
+        assert catalog.open("ml.u").count_rows() == 2
+        rows = catalog.open("hot.t").to_table().to_pylist()
+        written = Counter((each["writer"], each["number"]) for each in rows)
+        acknowledged = [tuple(map(int, line.split(","))) for line in ledger.read_text().splitlines()]
+        assert {*acknowledged, *((100, number) for number in range(INSERTS))} <= written.keys()
+        assert max(written.values()) == 1
+        assert lance.dataset(location).count_rows() == len(rows)
+        versions = [entry.version for entry in catalog.versions.history("hot.t")]
+        assert versions == list(range(len(versions), 0, -1))
+
+
+def append_and_kill(given: dict[str, str], writer: int, ledger: Path) -> None:
+    """Append with pylance and with lancedb until each has appended, then kill both."""
+    targets = (writers.append_until_killed, writers.add_until_killed)
+    processes = [
+        PROCESSES.Process(target=target, args=(given, writer + at, str(ledger), "HiveNamespace"), daemon=True)
+        for at, target in enumerate(targets)
+    ]
+    for process in processes:
+        process.start()
+    while not all(f"{writer + at}," in ledger.read_text() for at in (0, 1)):
+        assert all(process.is_alive() for process in processes)
+        time.sleep(0.01)
+    for process in processes:
+        process.kill()
+        process.join()

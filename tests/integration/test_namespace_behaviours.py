@@ -22,6 +22,7 @@ from hive_places import contents, empty
 import lancekeep
 from lancekeep.testing.behaviours import BEHAVIOURS, Behaviour, Capability, Contents, Open, Outcome, run_all
 from lancekeep.testing.suite import NamespaceBehaviours
+from servers import HIVE_JARS
 
 DOCS = Path(__file__).parents[2] / "docs"
 ABSENT_IN_V1 = {
@@ -151,6 +152,32 @@ class TestHive(Ours):
         result = behaviour.run(namespace_factory, namespace_contents)
         expected = Outcome.PASSED if is_held(behaviour) else Outcome.NOT_OFFERED
         assert result.outcome is expected, f"{result}\nspecified is: {behaviour.sentence}"
+
+
+if HIVE_JARS:  # `make hive`
+
+    class TestHiveCatalogs(TestHive):
+        """Entries in a catalog of Hive 3 or newer: a table is in a database of the catalog that exists already."""
+
+        def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+            held = (each for each in BEHAVIOURS if each.id.startswith(OF_ENTRIES) and is_held(each))
+            chosen = [each for each in held if not each.below or not each.id.startswith("namespaces/")]
+            metafunc.parametrize("behaviour", chosen, ids=[each.id for each in chosen])
+
+        @pytest.fixture
+        def namespace_factory(self, tmp_path: Path, hive_url: str, behaviour: Behaviour) -> Open:
+            if not behaviour.below:
+                empty(hive_url)
+            given = {"uri": hive_url, "root": str(tmp_path / "lake"), "storage.fsync": "false", "catalogs": "true"}
+            return partial(lancekeep.HiveNamespace, **given)
+
+        def test_behaviour(
+            self, behaviour: Behaviour, namespace_factory: Open, namespace_contents: Contents | None
+        ) -> None:
+            if behaviour.below:
+                behaviour = attrs.evolve(behaviour, below=("hive", f"parent_{uuid4().hex[:8]}"))
+            result = behaviour.run(namespace_factory, namespace_contents)
+            assert result.outcome is Outcome.PASSED, f"{result}\nspecified is: {behaviour.sentence}"
 
 
 @pytest.mark.slow

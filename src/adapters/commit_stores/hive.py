@@ -41,8 +41,6 @@ from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, R
 from lancekeep.hive.address import OPTIONS, Address
 from lancekeep.hive.errors import Modified, ObjectExists, ObjectMissing, ReplyLost
 from lancekeep.hive.messages import (
-    HOLDS,
-    VERSION_ROWS,
     VIEW,
     Database,
     FieldSchema,
@@ -285,7 +283,7 @@ class HiveCommitStore:
             if self._metastore.database(self._database) is not None:
                 raise
         with suppress(ObjectExists):
-            self._metastore.create_database(Database(self._database, _NOTE, parameters={HOLDS: VERSION_ROWS}))
+            self._metastore.create_database(Database(self._database, _NOTE, parameters={}))
         return self._created(view)
 
     def _created(self, view: Table) -> bool:

@@ -133,9 +133,12 @@ class Tables:
         self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
     ) -> tuple[list[str], str | None]:
         view = self._ledger.view()
-        parent = find_namespace(view, object_id).id
         if include_declared:
-            return view.children(parent, TABLE, after, limit)
+            found = view.children(object_id, TABLE, after, limit)
+            if not found[0]:  # otherwise the namespace exists, which saves a request to some stores
+                find_namespace(view, object_id)
+            return found
+        parent = find_namespace(view, object_id).id
         created: list[str] = []
         more = True
         while more and (limit is None or len(created) <= limit):

@@ -458,7 +458,7 @@ class HiveManifestStore:
         table = self._layout.table_of(entry, place, present, token, managed)
         try:
             self._alter(source, table, was)
-        except (ObjectMissing, Modified, Refused) as error:
+        except (ObjectMissing, ObjectExists, Modified, Refused) as error:
             found = self._metastore.table(source.database, source.table, source.catalog)
             if found is None or revision_of(found) != was:
                 return  # the step was performed

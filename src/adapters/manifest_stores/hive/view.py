@@ -24,7 +24,7 @@ from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.hive.errors import ObjectMissing
-from lancekeep.hive.messages import HOLDS, Catalog, Database
+from lancekeep.hive.messages import Catalog, Database
 from lancekeep.hive.messages import Table as HiveTable
 from lancekeep.hive.metastore import Metastore
 
@@ -122,8 +122,7 @@ class HiveView:
             return None if catalog is None else entry_of_catalog(object_id, catalog)
         if not place.table:
             database = self.database(place)
-            is_namespace = database is not None and HOLDS not in (database.parameters or {})
-            return entry_of_database(object_id, database) if database is not None and is_namespace else None
+            return None if database is None else entry_of_database(object_id, database)
         table = self.table(place)
         return None if table is None else self._entry(object_id, table)
 
@@ -185,6 +184,9 @@ class HiveView:
         """Find the table of a directory by its name, or by the rows of directories."""
         places = [location, *islice(ancestors(location), 1, None)]
         ids = [each for place in places if (each := self._layout.id_at(place)) is not None]
+        prescribed = self.find(ids[0]) if self._layout.id_at(location) is not None else None
+        if prescribed is not None and prescribed.location == location:
+            return prescribed  # the most specific owner
         rows = self.own_tables("|".join(self._layout.owner_patterns(location)))
         ids += [id_ for row in rows if (id_ := (row.parameters or {}).get(ID)) is not None]
         owners = [entry for each in dict.fromkeys(ids) if (entry := self.find(each)) is not None and entry.location]
