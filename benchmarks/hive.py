@@ -1,4 +1,4 @@
-"""What a Hive Metastore costs as commit store: ``python benchmarks/hive.py [URL] [--seconds 3] [--redis URL]``.
+"""What a Hive Metastore costs as a home: ``python benchmarks/hive.py [URL] [--seconds 3] [--redis URL]``.
 
 URL names a database of a Metastore, hive://HOST:9083/DATABASE. Without it, a Metastore is started from the jars in
 pyspark, over Derby in memory. The first table counts the calls of the Metastore per operation. The second table is
@@ -92,8 +92,30 @@ def count_calls(url: str, root: str) -> None:
                 "list a page of 100 rows": lambda: store.list(base_uri, after=None, limit=100, descending=True),
             }.items():
                 called = calls(proxy, act)
-                print(f"{name:26}{', '.join(f'{count} {each}' for each, count in sorted(called.items()))}")
-                record("hive", f"calls: {name}", "calls", sum(called.values()))
+                show(name, called)
+        with lancekeep.connect(f"{root}-home", impl="hive", uri=f"hive://127.0.0.1:{proxy.port}") as home:
+            space = f"n_{uuid4().hex[:8]}"
+            home.create_namespace(space)
+            home.write(f"{space}.t", ROW)
+            home.write(f"{space}.t", ROW, "append")
+            print("\ncalls of the Metastore per operation, with the entries in it")
+            for name, act in {
+                "describe a table": lambda: home.describe_table(f"{space}.t"),
+                "list a page of tables": lambda: home.list_tables(space),
+                "list namespaces": home.list_namespaces,
+                "append, entries only": lambda: home.write(f"{space}.t", ROW, "append"),
+                "declare a table": lambda: home.declare_table(f"{space}.u"),
+                "change its properties": lambda: home.alter_table(f"{space}.u", {"k": "v"}),
+                "rename it": lambda: home.rename_table(f"{space}.u", f"{space}.v"),
+                "drop it": lambda: home.drop_table(f"{space}.v", keep=0),
+            }.items():
+                show(name, calls(proxy, act))
+            home.drop_namespace(space, cascade=True)
+
+
+def show(name: str, called: Counter[str]) -> None:
+    print(f"{name:26}{', '.join(f'{count} {each}' for each, count in sorted(called.items()))}")
+    record("hive", f"calls: {name}", "calls", sum(called.values()))
 
 
 def calls(proxy: LosingProxy, act: Callable[[], object]) -> Counter[str]:

@@ -246,7 +246,13 @@ class ConnectionConfig:
 def located(
     root: str | None, manifest_store: str | None, impl: str | None, uri: str | None
 ) -> tuple[str | None, str | None, str | None]:
-    """Return root, manifest store and implementation of arguments; ``uri`` is another name of one of the first two.
+    """Return the root, manifest store and implementation that arguments name.
+
+    Args:
+        root: The root.
+        manifest_store: The manifest store.
+        impl: The implementation.
+        uri: Another name of the manifest store, or of the root of a server.
 
     Raises:
         InvalidInput: Two arguments name the same.

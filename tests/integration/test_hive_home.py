@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 from faults import Crash
 from hive_places import metastore
+from losing_proxy import losing_proxy
 from rest_clients import GeneratedNamespace
 from rest_server import serving
 
@@ -433,6 +435,33 @@ def test_page_takes_a_bounded_number_of_requests(
     assert view.find(f"{space}$t03") is not None
     assert view.owner_of(f"{space}.db/t03/data/x") is not None
     assert calls == ["table", "table_names"]
+
+
+def test_requests_of_operations_are_few(hive_url: str, tmp_path: Path, space: str) -> None:
+    """The requests that cross the wire, as `docs/hive.md` lists them."""
+    with losing_proxy(hive_url.removeprefix("hive://"), b"none") as proxy:
+        far = f"hive://127.0.0.1:{proxy.port}"
+
+        def asked(act: Callable[[], object]) -> tuple[int, int]:
+            """Return the number of requests that read, and of the ones that change something."""
+            proxy.requests.clear()
+            act()
+            sent = re.findall(rb"\x80\x01\x00\x01\0\0\0.([a-z_]+)", b"".join(proxy.requests), re.DOTALL)
+            writing = [name for name in sent if not name.startswith(b"get_")]
+            return len(sent) - len(writing), len(writing)
+
+        with connect(tmp_path / "lake", far, commit_store=f"{far}/lancekeep_{space}") as catalog:
+            catalog.create_namespace(space)
+            for name in ("t", "u", "v"):
+                catalog.write(f"{space}.{name}", ROWS)
+            assert asked(lambda: catalog.find_table(f"{space}.t")) == (2, 0)
+            assert asked(lambda: catalog.describe_namespace(space)) == (2, 0)
+            assert asked(lambda: catalog.list_tables(space)) == (3, 0)
+            assert asked(catalog.list_namespaces) == (2, 0)
+            catalog.write(f"{space}.t", ROWS, "append")
+            assert asked(lambda: catalog.write(f"{space}.t", ROWS, "append")) == (3, 2)
+            assert asked(lambda: catalog.alter_table(f"{space}.t", {"k": "v"})) == (3, 2)
+            assert asked(lambda: catalog.declare_table(f"{space}.w"))[1] == 3
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
