@@ -186,7 +186,7 @@ def test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore(tmp_path: Pa
         "DROP TABLE ml.u PURGE": [],
         "SHOW TABLES IN lake.ml ": [],
         "DROP DATABASE hot CASCADE": [],
-        "SHOW NAMESPACES IN lake": [["default"], ["ml"]],
+        "SHOW NAMESPACES IN lake": "",
     }
     statements = [*appends, *expected]
     settings = {"root": root, "impl": "hive", "uri": uri, "commit_store": store, "storage_options": {"fsync": "false"}}
@@ -206,6 +206,8 @@ def test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore(tmp_path: Pa
             assert answers[statement] == answer or answer == "", (statement, answers[statement])
         assert ["Type", "EXTERNAL", ""] in answers["DESCRIBE EXTENDED ml.u"]
         assert "reviewed=yes" in str(answers["DESCRIBE EXTENDED ml.u"])
+        shown = [name for [name] in answers["SHOW NAMESPACES IN lake"]]
+        assert ("ml" in shown, "hot" in shown, "lancekeep_hot" in shown) == (True, False, False)
         assert isinstance(answers["INSERT INTO ml.u VALUES (3, 'c')"], str)
         catalog.create_namespace("hot")
         catalog.register_table("hot.t", "hot.db/t")
