@@ -8,9 +8,10 @@ An S3 server (moto, in a process of its own) runs after a proxy that delays each
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
 pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
 `lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
-process. ``--keyed`` sends an idempotency key with each append. ``--beside`` lets another process change the table at
-the same time: compactions, compactions that pylance commits, or native appends by a catalog of its own, or deletes
-or updates through the server, one after the other; or as many appends through a second server.
+process. ``--keyed`` measures each of these again with an idempotency key in each append, and prints the ratio.
+``--beside`` lets another process change the table at the same time: compactions, compactions that pylance commits, or
+native appends by a catalog of its own, or deletes or updates through the server, one after the other; or as many
+appends through a second server.
 
 Times belong to the machine. The requests per append do not.
 """
@@ -169,10 +170,11 @@ def check(uri: str, options: dict[str, str], acknowledged: Sequence[tuple[int, i
     return len(dataset.get_fragments())
 
 
-def report(name: str, clients: int, latencies: list[float], took: float, asked: Counter[str], fragments: int) -> None:
+def report(name: str, clients: int, latencies: list[float], took: float, asked: Counter[str], fragments: int) -> float:
+    """Print what was measured, and return the number of appends per second."""
     if not latencies:
         print(f"| {name} | {clients} | 0 |", flush=True)
-        return
+        return 0.0
     latencies.sort()
     requests, rate = sum(asked.values()), len(latencies) / took
     record("appends", f"{name}: {clients} clients", "appends per second", rate)
@@ -183,12 +185,13 @@ def report(name: str, clients: int, latencies: list[float], took: float, asked: 
         f"{requests / max(1, len(latencies)):.2f} | {fragments} | {dict(asked.most_common(6))} |",
         flush=True,
     )
+    return rate
 
 
 # -- what is measured -------------------------------------------------------------------------------------------------
 
 
-def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
+def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> float:
     options = s3_options(proxy.url)
     root = f"s3://{bucket(endpoint)}/lake"
     catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
@@ -203,7 +206,7 @@ def in_process(name: str, store: str | None, clients: int, proxy: Proxy, endpoin
     latencies, acknowledged, took = run_clients([append] * clients, args.seconds, args.rows)
     counted = Counter(proxy.requests)
     fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
-    report(name, clients, latencies, took, counted, fragments)
+    return report(name, clients, latencies, took, counted, fragments)
 
 
 def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
@@ -302,7 +305,9 @@ def insertion(table: pa.Table, keyed: bool) -> bytes:
     return head.encode() + body
 
 
-def through_server(name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
+def through_server(
+    name: str, store: str | None, clients: int, proxy: Proxy, endpoint: str, args: Any, *, keyed: bool = False
+) -> float:
     options = s3_options(proxy.url)
     root = f"s3://{bucket(endpoint)}/lake"
     catalog = lancekeep.connect(root, commit_store=store, storage_options=options)
@@ -312,30 +317,31 @@ def through_server(name: str, store: str | None, clients: int, proxy: Proxy, end
     with ExitStack() as stack:
         host, port = stack.enter_context(served(root, store, options, max(64, clients)))
         process, other = (stack.enter_context(ProcessPoolExecutor(1, SPAWN)) for _ in range(2))
-        process.submit(drive, host, port, 1, 0.0, args.rows, -2, args.keyed).result()
+        process.submit(drive, host, port, 1, 0.0, args.rows, -2, keyed).result()
         beside, also = None, None
         if args.beside == "server":
             second = stack.enter_context(served(root, store, options, max(64, clients)))
-            other.submit(drive, *second, 1, 0.0, args.rows, -2, args.keyed).result()
-            also = other.submit(drive, *second, clients, args.seconds, args.rows, clients, args.keyed)
+            other.submit(drive, *second, 1, 0.0, args.rows, -2, keyed).result()
+            also = other.submit(drive, *second, clients, args.seconds, args.rows, clients, keyed)
         elif args.beside:
             other.submit(change, args.beside, 0.0, root, store, options, f"http://{host}:{port}").result()
             beside = other.submit(change, args.beside, args.seconds, root, store, options, f"http://{host}:{port}")
         proxy.requests.clear()
-        done = process.submit(drive, host, port, clients, args.seconds, args.rows, 0, args.keyed)
+        done = process.submit(drive, host, port, clients, args.seconds, args.rows, 0, keyed)
         latencies, acknowledged, took = done.result()
         counted = Counter(proxy.requests)
         if also is not None:
             others, rest, seconds = also.result()
             acknowledged += rest
     fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
-    kind = "server, keys" if args.keyed else "server"
-    report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
+    kind = "server, keys" if keyed else "server"
+    rate = report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
     if also is not None:
         report(f"{name}, second {kind}", clients, others, seconds, Counter(), fragments)
     if beside is not None:
         changes, lost = beside.result()
         report(f"{name}, {args.beside} beside, {lost} lost", 1, changes, args.seconds, Counter(), fragments)
+    return rate
 
 
 def change(
@@ -403,8 +409,10 @@ def main() -> None:
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
     others = ("compact", "compact-native", "delete", "update", "native", "server")
     parser.add_argument("--beside", choices=others, help="with --server")
-    parser.add_argument("--keyed", action="store_true", help="with a new idempotency key for each append")
+    parser.add_argument("--keyed", action="store_true", help="also with a new idempotency key for each append")
     args = parser.parse_args()
+    if args.keyed and not args.server:
+        parser.error("--keyed needs --server: keys belong to requests")
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with ExitStack() as stack:
@@ -421,8 +429,14 @@ def main() -> None:
                     "sqlite": f"sqlite:///{scratch}/{uuid4().hex}.db",
                     "redis": args.redis,
                 }[store]
-                measure = through_server if args.server else in_process
-                measure(store, url, clients, proxy, endpoint, args)
+                if not args.server:
+                    in_process(store, url, clients, proxy, endpoint, args)
+                    continue
+                plain = through_server(store, url, clients, proxy, endpoint, args)
+                if args.keyed:
+                    keyed = through_server(store, url, clients, proxy, endpoint, args, keyed=True)
+                    record("appends", f"{store}: {clients} clients", "keyed to plain", keyed / plain)
+                    print(f"| {store}, keyed to plain | {clients} | {keyed / plain:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

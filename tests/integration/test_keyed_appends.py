@@ -247,25 +247,44 @@ def test_lost_replies_neither_lose_nor_double_keyed_appends(site: Site, method: 
     assert site.rows() == Counter(range(7))
 
 
-def test_a_staged_manifest_without_reply_is_settled_for_its_whole_group(tmp_path: Path) -> None:
-    """Its claim lets another process commit the group, so no append of it may count as failed."""
+def test_a_staged_manifest_without_reply_commits_nothing(tmp_path: Path) -> None:
+    """No other process knows the staged manifest, so a repetition commits the rows."""
     site = Site(deployment("sqlite", tmp_path, "", ""))
     catalog, key = site.open(), new_key()
     catalog.write("t", table(0))
+    append(catalog, 1, new_key())
     commits, honest = directory_of(catalog).versions.commits, directory_of(catalog).versions.commits.objects
-    held_back(catalog, until=2)
     puts = count()
 
     def decide(name: str, _: int) -> tuple[str, BaseException] | None:
-        lost = name == "put" and next(puts) > 1  # the first two are the data file and the transaction file
+        lost = name == "put" and next(puts) > 2  # the first three are the data, transaction and keys of the group
         return ("after", StoreUnavailable("no answer")) if lost else None
 
     commits.objects = Faulty(honest, decide)
     commits.retry = attrs.evolve(commits.retry, patience=0.0)
-    answers = all_at_once([partial(append, catalog, 1, key), partial(catalog.write, "t", table(2), "append")])
-    assert answers[0] == answers[1].version == 2
-    assert append(site.open(), 1, key) == 2
+    held_back(catalog, until=2)
+    answers = all_at_once([partial(append, catalog, 2, key), partial(catalog.write, "t", table(3), "append")])
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 2
+    assert append(site.open(), 2, key) == 3
     assert site.rows() == Counter(range(3))
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_refused_append_is_refused_again(local: Site, shares: bool) -> None:
+    key = new_key()
+    with pytest.raises(lancekeep.LancekeepError):
+        append(local.open(), 1, key, rows=lambda number: pa.table({"other": [number]}), shares=shares)
+    append(local.open(), 2, new_key())
+    assert local.rows() == Counter([0, 2])
+
+
+def test_an_answer_outlives_its_table(local: Site) -> None:
+    key = new_key()
+    alone = append(local.open(), 1, key, rows=stream)
+    local.open().drop_table("t")
+    assert append(local.open(), 1, key) == alone
+    with pytest.raises(lancekeep.TableNotFound):
+        append(local.open(), 1, new_key())
 
 
 def key_of(number: int) -> str:

@@ -21,7 +21,7 @@ from lancekeep.domain import recorded_keys
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.commit import Committed, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.errors import LancekeepError, ObjectNotFound, StoreUnavailable
+from lancekeep.domain.errors import LancekeepError, ObjectNotFound, StoreUnavailable, TableNotFound
 from lancekeep.domain.idempotency import (
     PROOFS,
     PROPERTY,
@@ -213,7 +213,7 @@ class IdempotentRequests:
         """Return the root of a table and its latest version."""
         try:
             root = self._versions.dataset_root(self._versions.find_table(table))
-        except ObjectNotFound:
+        except TableNotFound:
             return None, 0
         row = self._ledger.commits.latest(root)
         return root, 0 if row is None else row.version
@@ -240,17 +240,17 @@ class IdempotentRequests:
             name = info.key.removeprefix(self._directory).partition("/")[0]
             logs.setdefault(name, {})[info.key] = info.modified
         moments = [moment for keys in logs.values() for moment in keys.values() if moment is not None]
-        removed = []
+        newest, removed = max(moments, default=None), []
+
+        def is_old(moment: datetime | None) -> bool:
+            return newest is not None and moment is not None and newest - moment >= keep
+
         for name, keys in logs.items():
             if holds_keys(name):
-                removed_keys = [
-                    key for key, moment in keys.items() if moment is not None and max(moments) - moment >= keep
-                ]
-                for each in removed_keys:
-                    objects.delete(each)
-                continue
-            ages = [None if moment is None else max(moments) - moment for moment in keys.values()]
-            if all(age is not None and age >= keep for age in ages):
+                for each, moment in keys.items():
+                    if is_old(moment):
+                        objects.delete(each)
+            elif all(map(is_old, keys.values())):
                 for each in sorted(keys, reverse=True):  # a log is never without its beginning
                     objects.delete(each)
                 objects.prune(f"{self._directory}{name}")
