@@ -21,6 +21,8 @@ import pytest
 from click.testing import CliRunner, Result
 from faults import Crash
 from hive_places import metastore
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
@@ -635,3 +637,87 @@ def test_copy_into_a_metastore_survives_kills_between_changes(
             check_homes(lake, ends, writer, f"{space}.t")
             homes.reverse()
     assert killed > (5 if EVERY else 1)
+
+
+# -- random catalogs -----------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "größe", "таблица", "😀", "a b", "A", "a!"])
+TEXTS = st.dictionaries(st.sampled_from(["k", "ключ", "K"]), st.sampled_from(["", "v", "зн\0", "😀" * 50, '"{']))
+KINDS = ["space", "deep", "declare", "write", "alter", "drop", "deregister", "rename", "protect", "undrop"]
+CHANGES = st.lists(st.tuples(st.sampled_from(KINDS), NAMES, NAMES, TEXTS), max_size=12)
+KILLS = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["before", "after"])), max_size=2)
+MOVES = st.lists(st.tuples(st.integers(0, 3), KILLS), min_size=1, max_size=3)
+
+
+def made(catalog: lancekeep.Catalog, kind: str, name: str, other: str, texts: dict[str, str]) -> None:
+    """Make a random change; it may be refused."""
+    table = f"{name}.{other}" if catalog.namespace_exists([name]) else name
+    table_id = table.split(".")
+    match kind:
+        case "space":
+            catalog.create_namespace([name], texts)
+        case "deep":
+            catalog.create_namespace([name, other], texts)
+        case "declare":
+            catalog.declare_table(table_id, properties=texts)
+        case "write":
+            catalog.write(table_id, ROWS)
+        case "alter":
+            catalog.alter_table(table_id, dict(texts))
+        case "drop":
+            catalog.drop_table(table_id, keep=timedelta(days=2))
+        case "deregister":
+            catalog.deregister_table(table_id)
+        case "rename":
+            catalog.rename_table(table_id, [other])
+        case "protect":
+            catalog.protect(table_id)
+        case "undrop":
+            catalog.undrop(table_id)
+
+
+@settings(
+    max_examples=60 if EVERY else 5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(mode=st.sampled_from(["v2", "compatible"]), changes=CHANGES, moves=MOVES)
+def test_random_catalogs_are_equal_in_each_home(
+    tmp_path: Path,
+    postgres: Callable[[], str],
+    between: list[Callable[[str], None]],
+    mode: str,
+    changes: list[tuple[str, str, str, dict[str, str]]],
+    moves: list[tuple[int, list[tuple[int, str]]]],
+) -> None:
+    lake, homes, at = str(tmp_path / uuid4().hex), [mode, postgres(), postgres()], mode
+    with connect(lake, mode) as catalog:
+        for change in changes:
+            with suppress(LancekeepError):
+                made(catalog, *change)
+        catalog.create_namespace("last")
+        expected = state(catalog)
+    for chosen, kills in moves:
+        to = [home for home in homes if home != at][chosen % 2]
+        for number, when in kills:
+            between.append(killing(number, when))
+            with suppress(Crash):
+                copy(lake, at, to)
+            between.clear()
+        assert copy(lake, at, to).done
+        with connect(lake, to) as catalog:
+            assert state(catalog) == expected
+            catalog.alter_namespace("last", {"home": to})
+            expected = state(catalog)
+        at = to
+
+
+def killing(number: int, when: str) -> Callable[[str], None]:
+    """Return a hook that ends the process at a write."""
+    calls = itertools.count()
+
+    def hook(at: str) -> None:
+        if at == when and next(calls) == number:
+            raise Crash
+
+    return hook
