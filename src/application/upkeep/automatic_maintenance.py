@@ -70,6 +70,7 @@ _LISTED_AFTER = 25
 """The commits after which the versions of a table are listed again."""
 _PATIENCE = 10.0
 """Seconds for which `AutomaticMaintenance.close` waits for an action."""
+_LONGEST_PATIENCE = 86_400.0
 _TICK = 0.1
 """Seconds after which an ending process is noticed."""
 _SLICE = 0.02
@@ -156,6 +157,11 @@ class _State:
         """Examine the table again without another commit."""
         self.commits, self.unlisted = SMALL_FRAGMENTS, _LISTED_AFTER
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the lease on the table."""
+        return self.lease is not None and self.lease.token is not None
+
     def led_by(self, lease: Callable[[], Lease]) -> Lease:
         """Return the lease on the table."""
         self.lease = self.lease or lease()
@@ -231,7 +237,7 @@ class AutomaticMaintenance:
         thread = self._thread
         if thread is None or thread is current_thread():
             return True
-        thread.join(patience)
+        thread.join(min(patience, _LONGEST_PATIENCE))
         return not thread.is_alive()
 
     def _serve(self) -> None:
@@ -259,8 +265,11 @@ class AutomaticMaintenance:
 
     # -- one run ------------------------------------------------------------------------------------------------
 
-    def run_once(self) -> float:
+    def run_once(self, *, cleans: bool = True) -> float:
         """Maintain the tables that are to be examined.
+
+        Args:
+            cleans: Whether to remove versions; a clean-up in progress calls this without.
 
         Returns:
             The seconds of work, as of one core.
@@ -286,7 +295,9 @@ class AutomaticMaintenance:
                 entry, policy, wanted = found
                 if wanted.compact is not None or wanted.refresh:
                     engine_seconds = self._improve(entry, state, wanted)
-                if wanted.clean_up:
+                if wanted.clean_up and not cleans:
+                    state.repeat()
+                elif wanted.clean_up:
                     cleaned.setdefault(policy, []).append((entry, state))
             except TableNotFound:
                 self._states.pop(table, None)
@@ -355,6 +366,7 @@ class AutomaticMaintenance:
         Returns:
             The seconds that the table engine took.
         """
+        leads_already = state.leads
         if not self._lead(table, state):
             return 0.0
         began = self._clock()
@@ -365,7 +377,8 @@ class AutomaticMaintenance:
                 self._require_running()
                 self._act(INDEX, table, state, partial(self._refresh, table, wanted.refresh))
         finally:
-            self._release(state)
+            if not leads_already:  # a clean-up in progress
+                self._release(state)
         return self._clock() - began
 
     def _compact(self, table: Table, wanted: Due, began: float) -> str:
@@ -410,17 +423,25 @@ class AutomaticMaintenance:
         return f"{report.versions} versions, {report.files} files" if report.versions else ""
 
     def _paced(self, leases: Sequence[Lease]) -> Callable[[int, int, str], None]:
-        """Return what a clean-up calls before each step: it rests for what it has worked, and ends with the catalog."""
+        """Return what a clean-up calls before each step.
+
+        It rests for what the clean-up has worked, ends with the catalog, and compacts tables that commits have changed:
+        a clean-up of many versions takes minutes.
+        """
         used, renewed = self._processor(), self._clock()
+        looked = renewed
 
         def pace(done: int, total: int, step: str) -> None:
-            nonlocal used, renewed
+            nonlocal used, renewed, looked
             self._require_running()
             worked = self._processor() - used
             if worked < _SLICE:
                 return
             self._stopping.wait(rest_after(worked))
             self._require_running()
+            if self._clock() - looked > _LOOK_EVERY:
+                self._stopping.wait(rest_after(self.run_once(cleans=False)))
+                looked = self._clock()
             used = self._processor()
             if self._clock() - renewed > TERM / 3:
                 renewed = self._clock()
@@ -473,7 +494,7 @@ class AutomaticMaintenance:
         name = f"table-{blake2b(table.location.encode(), digest_size=16).hexdigest()}"
         holder = f"{socket.gethostname()} {os.getpid()}"
         lease = state.led_by(lambda: Lease(objects, self._places.prefix, holder, TERM, name))
-        if lease.token is not None or lease.acquire(self._clock()):
+        if state.leads or lease.acquire(self._clock()):
             return True
         state.repeat()  # the other process may have crashed
         return False

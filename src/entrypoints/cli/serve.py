@@ -126,4 +126,8 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         app = create_app(
             namespace, settings, around=security.around, middleware=security.middleware, others=others, audit=audit
         )
-        Server(app, settings).serve_on(announce)
+        if isinstance(namespace, CatalogNamespace):
+            server = Server(app, settings, directory_of(namespace.catalog, "serve").automatic.close)
+        else:
+            server = Server(app, settings)
+        server.serve_on(announce)

@@ -89,8 +89,9 @@ def create_app(
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
     if isinstance(namespace, CatalogNamespace):
-        conflicts = directory_of(namespace.catalog).commits.conflicts
-        telemetry.count_conflicts(lambda: conflicts.last_hour().count)
+        own = directory_of(namespace.catalog)
+        telemetry.count_conflicts(lambda: own.commits.conflicts.last_hour().count)
+        telemetry.count_maintenance(own.automatic.actions)
     health = Health(namespace, audit)
     router = Router((*ROUTES, *EXTENSIONS, *LEGACY_ROUTES))
     innermost = Operations(namespace, settings, around, router)

@@ -19,6 +19,8 @@ from typing import Any
 import structlog
 from lance_namespace.errors import ErrorCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
@@ -63,6 +65,10 @@ class Telemetry:
             registry=self.registry,
         )
         gauge.set_function(last_hour)
+
+    def count_maintenance(self, actions: Mapping[tuple[str, bool], int]) -> None:
+        """Show the actions of automatic maintenance, by kind and whether they failed."""
+        self.registry.register(_Maintenance(actions))
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the text format of Prometheus."""
@@ -110,6 +116,24 @@ class Telemetry:
             self.log.error("request", exc_info=state["error"], **fields)
         else:
             (self.log.warning if status >= 500 else self.log.info)("request", **fields)
+
+
+class _Maintenance(Collector):
+    """Collects the actions of automatic maintenance."""
+
+    def __init__(self, actions: Mapping[tuple[str, bool], int]) -> None:
+        self._actions = actions
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present counts."""
+        family = CounterMetricFamily(
+            "lancekeep_maintenance_actions",
+            "Actions of automatic maintenance by kind and outcome.",
+            labels=("action", "outcome"),
+        )
+        for (action, failed), count in dict(self._actions).items():
+            family.add_metric((action, "failed" if failed else "done"), count)
+        yield family
 
 
 class Observation:

@@ -24,10 +24,20 @@ class Server(uvicorn.Server):
     """A server that lets requests in progress finish when it stops.
 
     On SIGTERM or SIGINT it stops accepting connections, ``/readyz`` answers 503, and requests in progress have
-    ``shutdown_seconds`` to finish.
+    ``shutdown_seconds`` to finish, as has the work in the background.
+
+    Args:
+        app: The application.
+        settings: The settings.
+        end_background: Ends the work in the background within a number of seconds. Returns whether it has ended.
     """
 
-    def __init__(self, app: Starlette, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        settings: ServerSettings,
+        end_background: Callable[[float], bool] = lambda seconds: True,
+    ) -> None:
         tls: dict[str, Any] = tls_of(settings)
         super().__init__(
             uvicorn.Config(
@@ -43,6 +53,7 @@ class Server(uvicorn.Server):
         )
         self._application = app
         self._settings = settings
+        self._end_background = end_background
         self._stopped_at = math.inf
 
     def serve_on(self, announce: Callable[[str], None]) -> None:
@@ -57,7 +68,7 @@ class Server(uvicorn.Server):
         _spare_collections()
         announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         self.run(sockets=[listener])
-        if self._application.state.running.wait(0):
+        if self._application.state.running.wait(0) or not self._end_background(self._left()):
             os._exit(1)  # the interpreter would wait for the threads; the commit protocol expects that processes end
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -69,12 +80,16 @@ class Server(uvicorn.Server):
         for each in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(each) is _return:
                 signal.signal(each, signal.SIG_DFL)
-        end = self._stopped_at + self._settings.shutdown_seconds
-        self._application.state.running.wait(max(0.0, end - time.monotonic()))
+        self._application.state.running.wait(self._left())
+
+    def _left(self) -> float:
+        """Return what is left of ``shutdown_seconds``."""
+        return max(0.0, self._stopped_at + self._settings.shutdown_seconds - time.monotonic())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopped_at = time.monotonic()
         self._application.state.health.stop()
+        self._end_background(0)
         await super().shutdown(sockets)
 
 
