@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_transactions import TableTransactions
 
 
-WriteSnapshot = Callable[[CatalogView, str], int]
-"""Writes the entries of a view for native readers, with a time; returns their number."""
+WriteSnapshot = Callable[[Callable[[], CatalogView], Callable[[], str]], int]
+"""Writes the entries that a view has, and the time, for native readers; returns the number of entries."""
 
 
 class NoDirectory(Unsupported, AttributeError):

@@ -437,12 +437,12 @@ class Upkeep:
 
         Raises:
             Unsupported: The entries are in the root, where native readers see them.
+            Refused: The root has a ``__manifest`` that is no snapshot of the catalog. Nothing was changed.
         """
         own = self._directory
         if own.write_snapshot is None:
             raise own.ledger.guarantees.refusal("has its entries in the root, where native readers see them")
-        view = own.ledger.view()
-        return own.write_snapshot(view, datetime.now(UTC).isoformat(timespec="seconds")) if view.version else 0
+        return own.write_snapshot(own.ledger.view, lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def change_commit_store(self, url: str) -> int:
         """Move the versions of every table and branch to the commit store at ``url``.
