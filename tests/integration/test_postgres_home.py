@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from contracts.test_commit_stores import address_of
 from contracts.test_postgres_commit_store import pgbouncer
 from losing_proxy import LosingProxy, losing_proxy
-from postgres_servers import migrated_server
+from postgres_servers import migrated_server, new_server
 from redis_servers import poll
 from rest_server import serving
 
@@ -42,6 +42,7 @@ from lancekeep.domain.errors import (
     NamespaceAlreadyExists,
     Refused,
     StoreUnavailable,
+    Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -752,6 +753,33 @@ def test_settings_name_one_database_for_entries_and_versions(tmp_path: Path, url
     ):
         with pytest.raises(InvalidInput, match=message):
             lancekeep.connect(impl="postgres", **settings)  # type: ignore[arg-type]
+
+
+def test_reader_of_a_standby_sees_whole_changes_and_the_latest_rows(tmp_path: Path) -> None:
+    with migrated_server("fsync=on") as primary, new_server(primary=primary) as standby:
+        url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres?catalog=prod"
+        root = tmp_path / "lake"
+        with connect(root, url) as writer:
+            writer.write("t", pa.table({"a": [1]}))
+            read_only = f"{url}&target_session_attrs=prefer-standby"
+            with connect(root, read_only) as reader, psycopg.connect(standby.dsn, autocommit=True) as admin:
+                poll(lambda: reader.list_tables() == ["t"])
+                admin.execute("SELECT pg_wal_replay_pause()")
+                poll(lambda: admin.execute("SELECT pg_get_wal_replay_pause_state()").fetchone() == ("paused",))
+                writer.write("t", pa.table({"a": [2]}), "append")
+                lance.write_dataset(pa.table({"a": [3]}), reader.open("t").uri, mode="append")
+                writer.write("u", pa.table({"a": [1]}))
+                assert reader.list_tables() == ["t"]
+                assert reader.open("t").to_table()["a"].to_pylist() == [1, 2, 3]
+                assert reader.data.count("t") == 3
+                for change in (lambda: reader.create_namespace("n"), reader.upkeep.optimize):
+                    with pytest.raises(Unsupported, match="read-only"):
+                        change()
+                with pytest.raises(Unsupported, match="read-only"):
+                    reader.write("t", pa.table({"a": [4]}), "append")
+                admin.execute("SELECT pg_wal_replay_resume()")
+                poll(lambda: reader.list_tables() == ["t", "u"])
+                assert writer.data.count("t") == 3
 
 
 def test_damaged_values_of_an_extension_are_reported(store: ManifestStore, postgres_url: str) -> None:

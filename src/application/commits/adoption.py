@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import count, pairwise, takewhile
 
 from lancekeep.application.commits.managed_rows import ManagedRows
-from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound
+from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.version_row import VersionRow, scheme_of
@@ -21,6 +21,9 @@ from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _REMEMBERED = 4096
 """The number of gaps kept in memory: a deleted version stays deleted."""
+
+_READ_ONLY = (AccessDenied, Unsupported)
+"""The errors of a commit store that lets this process read only: a role without the right to write, or a standby."""
 
 Gap = tuple[int, int]
 """The versions before and after a gap of versions without rows."""
@@ -68,7 +71,7 @@ class Adoption:
     def catch_up(self, root: DatasetRoot, latest: VersionRow) -> VersionRow:
         """Record the versions that follow the latest row without a gap.
 
-        A reader without permission to write to the commit store gets the version without recording rows.
+        A reader that cannot write to the commit store gets the version without recording rows.
 
         Returns:
             The newest of these versions, or ``latest``.
@@ -88,7 +91,7 @@ class Adoption:
         while infos and not self._is_complete(infos[-1]):
             infos.pop()
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
-        with suppress(AccessDenied):
+        with suppress(*_READ_ONLY):
             self._rows.record(rows)  # oldest first: after a crash the next reader continues
             self.forget_vanished(root, rows)
         return rows[-1] if rows else latest
@@ -122,7 +125,7 @@ class Adoption:
         lost = [VersionRow(root.base_uri, *each) for each in _described(missing.values())]
         try:
             self._rows.record(lost)
-        except AccessDenied:
+        except _READ_ONLY:
             return False
         self.forget_vanished(root, lost)
         return True
