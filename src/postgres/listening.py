@@ -13,6 +13,12 @@ from lancekeep.postgres.database import Connection, Database
 
 PAUSE = 1.0
 """Seconds between attempts to connect again."""
+# A notification takes a lock of the whole server until its transaction is on disk, so a change makes none that nothing
+# waits for. A listener that locks the topic later reads the change, because the change keeps its lock until it is
+# visible.
+WATCHED = "NOT pg_try_advisory_xact_lock(hashtextextended(%(topic)s, 0))"
+"""A condition of a statement that notifies: a session may listen for the topic."""
+_WATCH = "SELECT pg_advisory_lock_shared(hashtextextended(%s, 0))"
 
 
 @contextmanager
@@ -27,14 +33,14 @@ def listening(database: Database, channel: str, topic: str) -> Iterator[Callable
         channel: The channel of the notifications.
         topic: Their payload; others are ignored.
     """
-    connection = _listener(database, channel)
+    connection = _listener(database, channel, topic)
 
     def wait(seconds: float) -> None:
         nonlocal connection
         if connection is None or connection.closed:
             pause = min(seconds, PAUSE)
             time.sleep(pause)
-            connection = _listener(database, channel)
+            connection = _listener(database, channel, topic)
             if connection is None and seconds > pause:
                 time.sleep(seconds - pause)
             return
@@ -54,7 +60,7 @@ def listening(database: Database, channel: str, topic: str) -> Iterator[Callable
             connection.close()
 
 
-def _listener(database: Database, channel: str) -> Connection | None:
+def _listener(database: Database, channel: str, topic: str) -> Connection | None:
     """Return a connection that listens; None if the server cannot notify."""
     if not database.has_sessions:
         return None
@@ -62,7 +68,8 @@ def _listener(database: Database, channel: str) -> Connection | None:
         connection = database.connect()
         try:
             connection.execute(f'LISTEN "{channel}"'.encode())
-        except psycopg.Error:
+            connection.execute(_WATCH, (topic,))
+        except (psycopg.Error, TimeoutError):  # or a transaction that changes the catalog has not ended
             connection.close()
         else:
             return connection

@@ -21,7 +21,11 @@ from postgres_servers import migrated_server
 from redis_servers import poll
 
 import lancekeep
+from lancekeep.adapters.manifest_stores.postgres_feed import CHANNEL, PostgresFeed
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Unsupported, VersionNotFound
+from lancekeep.postgres.database import BoundedConnection
+from lancekeep.postgres.listening import WATCHED
 
 ROWS = pa.table({"a": [1, 2, 3]})
 
@@ -130,16 +134,47 @@ def test_watch_is_woken_by_a_change(catalog: lancekeep.Catalog, tmp_path: Path, 
     with ThreadPoolExecutor(1) as threads, connect(tmp_path / "lake", url) as other:
         found = threads.submit(next, changes)
         with psycopg.connect(postgres_url, autocommit=True) as admin:
-            idle = "SELECT FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND state = 'idle'"
+            idle = "SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT pg_advisory_lock_shared%' AND state = 'idle'"
             poll(lambda: admin.execute(idle).rowcount >= 1)
         other.create_namespace("after")
         assert str(found.result(60).object_id) == "after"
         found = threads.submit(next, changes)
         with psycopg.connect(postgres_url, autocommit=True) as admin:  # the session of the listener ends
-            ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_advisory_lock%'"
             poll(lambda: admin.execute(ends).rowcount >= 1)
         other.create_namespace("later")
         assert str(found.result(60).object_id) == "later"
+
+
+def test_change_notifies_only_if_a_reader_waits(catalog: lancekeep.Catalog, postgres_url: str) -> None:
+    """A notification makes changes of all catalogs of the server wait for each other."""
+    feed = directory_of(catalog).ledger.manifest.feed
+    assert isinstance(feed, PostgresFeed)
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+
+        def notified() -> int:
+            other.execute("SELECT 1")
+            return sum(note.payload == feed._topic for note in other.notifies(timeout=0))
+
+        other.execute(f"LISTEN {CHANNEL}".encode())
+        catalog.create_namespace("a")
+        assert notified() == 0
+        with feed.listening():
+            catalog.create_namespace("b")
+            assert notified() == 1
+
+
+def test_reader_asks_while_a_change_keeps_its_lock(
+    catalog: lancekeep.Catalog, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.create_namespace("a")
+    feed = directory_of(catalog).ledger.manifest.feed
+    assert isinstance(feed, PostgresFeed)
+    monkeypatch.setattr(BoundedConnection, "seconds", 0.1)
+    with psycopg.connect(postgres_url) as stopped:
+        assert stopped.execute(f"SELECT {WATCHED}".encode(), {"topic": feed._topic}).fetchone() == (False,)
+        assert [str(change.object_id) for change in catalog.changes.read(wait=0.3).changes][-1:] == ["a"]
+        assert catalog.changes.read(catalog.changes.latest(), wait=0.3).changes == []
 
 
 def test_wait_without_a_change_ends(catalog: lancekeep.Catalog) -> None:

@@ -35,6 +35,7 @@ from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
 from lancekeep.postgres.database import BoundedConnection, Database, Row, seconds_for
+from lancekeep.postgres.listening import WATCHED
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 
 CATALOG = "catalog"
@@ -86,7 +87,7 @@ WITH won AS (
 ), logged AS (
     INSERT INTO {{schema}}.change (catalog, version, token, changed, properties)
     SELECT id, version, %(token)s, %(changed)s::text[], %(set)s FROM won
-    RETURNING pg_notify('{CHANNEL}', %(topic)s)
+    RETURNING CASE WHEN {WATCHED} THEN pg_notify('{CHANNEL}', %(topic)s)::text END
 )
 SELECT version FROM won
 UNION ALL SELECT version FROM {{schema}}.change WHERE catalog = %(catalog)s AND version > %(seen)s AND token = %(token)s
