@@ -66,6 +66,8 @@ HIVE, POSTGRES = "hive", "postgres"
 HOMES = (HIVE, POSTGRES)
 """The implementations whose entries are outside of the root; ``uri`` says where."""
 IMPLEMENTATIONS = ("dir", *HOMES, "rest")
+NATIVE = "native"
+"""What a server takes in place of an implementation: the directory namespace of pylance."""
 ARGUMENT = "argument"
 """The origin of a setting that the caller gave."""
 

@@ -16,8 +16,9 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from lancekeep.entrypoints.rest.app import Handler, create_app
+from lancekeep.entrypoints.rest.listening import listen, url_of
 from lancekeep.entrypoints.rest.requests import Call
-from lancekeep.entrypoints.rest.server import Server, listen, url_of
+from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 SETTINGS = ServerSettings(log_level="error")

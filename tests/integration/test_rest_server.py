@@ -38,7 +38,8 @@ from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.entrypoints.cli import lancekeep as program
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
-from lancekeep.entrypoints.rest.server import Server, listen, url_of
+from lancekeep.entrypoints.rest.listening import listen, url_of
+from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
-from lancekeep.application.catalog import directory_of
-from lancekeep.composition import open_catalog
-from lancekeep.config import IMPLEMENTATIONS, MAINTENANCE, MODES, ConnectionConfig, given
+from lancekeep.config import IMPLEMENTATIONS, MAINTENANCE, MODES, NATIVE, ConnectionConfig, given
 from lancekeep.config_files import CONFIG_VARIABLE
 from lancekeep.domain.automatic_maintenance import AUTO, OFF
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import Stores, stores
-from lancekeep.entrypoints.maintenance import maintaining, read_plan
-from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
-from lancekeep.entrypoints.namespace.implementations import NATIVE, namespace_of
-from lancekeep.local_files import not_reported
 
 
 def _configure(context: click.Context, option: click.Parameter, file: str | None) -> None:
@@ -33,6 +27,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @command()
 @click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port; 2333 by default, 0 for a free one.")
+@click.option("--workers", type=click.IntRange(1), help="Processes that serve, such as one per core; 1 by default.")
 @click.option("--threads", type=click.IntRange(1), help="Operations that run at the same time; 64 by default.")
 @click.option("--log-format", type=click.Choice(("auto", "console", "json")), help="The format of the log on stderr.")
 @click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), help="The least severe level.")
@@ -66,21 +61,20 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
     """Serve a catalog by the REST protocol of Lance namespaces.
 
     At / of the server is a page for browsers, which sign in with an API key or a token.
-    The server stops on Ctrl-C or SIGTERM, after the requests in progress. Settings that are not given as options come
+    The server stops on Ctrl-C or SIGTERM, after the requests in progress. With several workers, SIGHUP replaces them
+    one by one. Settings that are not given as options come
     from LANCEKEEP_SERVER__NAME and from [server] of lancekeep.toml. Needs the extra [server].
     """
     try:
-        from lancekeep.entrypoints.page.app import SEGMENTS
-        from lancekeep.entrypoints.page.serving import page_of
-        from lancekeep.entrypoints.rest.app import create_app
-        from lancekeep.entrypoints.rest.audit import AuditLog
-        from lancekeep.entrypoints.rest.security.setup import security_of
-        from lancekeep.entrypoints.rest.server import Server
+        from lancekeep.entrypoints.rest.listening import listen, url_of
+        from lancekeep.entrypoints.rest.logs import log_of
         from lancekeep.entrypoints.rest.settings import ServerSettings
+        from lancekeep.entrypoints.rest.task import Served, Task, require_sharable
+        from lancekeep.entrypoints.rest.workers import Supervisor
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
     settings = ServerSettings.resolve(options)
-    plan = None if maintenance in (None, *MAINTENANCE) else read_plan(Path(maintenance))
+    plan = None if maintenance in (None, *MAINTENANCE) else Path(maintenance)
     config = ConnectionConfig.resolve(
         given(
             **chosen.given,
@@ -93,41 +87,28 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         raise InvalidInput("--maintenance auto needs a catalog of Lancekeep; impl 'native' serves pylance's own")
     if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
         config = attrs.evolve(config, maintenance=AUTO)
+    task = Task(config, settings, impl == NATIVE, plan)
 
-    credential = (
-        "-H 'x-api-key: KEY' " if settings.keys else "-H 'authorization: Bearer TOKEN' " if settings.tokens else ""
-    )
-
-    def announce(url: str) -> None:
-        print_line(f"Serving {shown} at {url}")
+    def announce(served: Served, url: str) -> None:
+        credential = (
+            "-H 'x-api-key: KEY' " if settings.keys else "-H 'authorization: Bearer TOKEN' " if settings.tokens else ""
+        )
+        workers = f" with {settings.workers} workers" if settings.workers > 1 else ""
+        print_line(f"Serving {served.root}{workers} at {url}")
         print_line(f"Try:  curl {credential}'{url}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
-        if page is not None:
+        if served.has_page:
             print_line(f"Page: {url}/")
 
-    with ExitStack() as stack:
-        namespace, shown = stack.enter_context(namespace_of(config, native=impl == NATIVE))
-        base_paths = (
-            directory_of(namespace.catalog, "serve").versions.base_paths
-            if isinstance(namespace, CatalogNamespace)
-            else None
-        )
-        if isinstance(namespace, CatalogNamespace) and config.impl != "rest":
-            namespace.catalog.initialize()
-        audit = AuditLog(Path(settings.audit)) if settings.audit else None
-        reloaded = not_reported if audit is None else audit.reloaded
-        security = security_of(settings, config.storage_options, base_paths, reloaded)
-        stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
-        catalog = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
-        if config.impl == "rest":
-            catalog = stack.enter_context(open_catalog(config))
-        page = None if catalog is None else page_of(catalog, settings, security)
-        others = {} if page is None else dict.fromkeys(SEGMENTS, page)
-        app = create_app(
-            namespace, settings, around=security.around, middleware=security.middleware, others=others, audit=audit
-        )
-        if isinstance(namespace, CatalogNamespace):
-            server = Server(app, settings, directory_of(namespace.catalog, "serve").automatic.close)
-        else:
-            server = Server(app, settings)
-        server.serve_on(announce)
+    if settings.workers == 1:
+        from lancekeep.entrypoints.rest.server import Server  # the supervisor of workers starts without these
+        from lancekeep.entrypoints.serving import application
+
+        with application(task) as (app, served, end_background):
+            Server(app, settings, end_background).serve_on(partial(announce, served))
+        return
+    require_sharable(config)
+    with listen(settings.host, settings.port) as listener:
+        url = url_of(listener, settings.scheme)
+        supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log_of(settings))
+        supervisor.run(lambda served: announce(served, url))

@@ -14,9 +14,6 @@ from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.rest import RestNamespace
 
-NATIVE = "native"
-"""The directory namespace of pylance, in place of Lancekeep's."""
-
 
 @contextmanager
 def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[tuple[api.LanceNamespace, str]]:

@@ -19,13 +19,13 @@ from lancekeep.entrypoints.page.environment import environment
 from lancekeep.entrypoints.page.responses import error_page, protected
 from lancekeep.entrypoints.page.sessions import OPEN, KeySessions, LocalSession
 from lancekeep.entrypoints.rest.errors import Problem
+from lancekeep.entrypoints.rest.listening import listen, url_of
 from lancekeep.entrypoints.rest.observation import Observation, Telemetry
 from lancekeep.entrypoints.rest.security.authentication import LocalOnly
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.refusal import REFUSAL
 from lancekeep.entrypoints.rest.security.setup import Security
-from lancekeep.entrypoints.rest.server import listen, url_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 LARGEST_FORM = 1 << 16
@@ -42,7 +42,7 @@ def page_of(catalog: Catalog, settings: ServerSettings, security: Security) -> A
     """
     app: ASGIApp = Page(catalog, security.authorizer)
     if settings.rate:
-        app = Rate(app, per_second=settings.rate, burst=max(settings.burst, 1))
+        app = Rate(app, per_second=settings.rate, burst=settings.burst, workers=settings.workers)
     if security.keys is None and security.tokens is None:
         app = LocalOnly(app)
     else:

@@ -106,6 +106,7 @@ def create_app(
     )  # Starlette's routes answer errors as plain text
     app.router.redirect_slashes = False
     app.state.health = health
+    app.state.telemetry = telemetry
     app.state.running = innermost.running
     return app
 

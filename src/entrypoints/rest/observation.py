@@ -7,16 +7,13 @@ header or a body, which may contain secrets.
 
 from __future__ import annotations
 
-import logging
 import re
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import structlog
 from lance_namespace.errors import ErrorCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -30,6 +27,8 @@ from lancekeep.adapters.rest.routes import READS, Route, Router
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER
 from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
+from lancekeep.entrypoints.rest.logs import log_of
+from lancekeep.entrypoints.rest.metrics import Snapshot, text
 from lancekeep.entrypoints.rest.requests import route_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
@@ -40,12 +39,17 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Telemetry:
-    """The log, the metrics and the tracer of one application."""
+    """The log, the metrics and the tracer of one application.
+
+    Attributes:
+        gather: Returns the metrics of all workers of the server; None if this process serves alone.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.log = _log(settings)
+        self.log = log_of(settings)
         self.tracer = _tracer() if settings.tracing else None
         self.registry = CollectorRegistry()
+        self.gather: Callable[[], Awaitable[Snapshot]] | None = None
         self.requests = Counter(
             "lancekeep_requests", "Requests by operation and status.", ("operation", "status"), registry=self.registry
         )
@@ -61,7 +65,7 @@ class Telemetry:
         """Show the commits of this process that lost their version in the last hour."""
         gauge = Gauge(
             "lancekeep_conflicts_last_hour",
-            "Commits of this process that lost their version to another writer in the last hour.",
+            "Commits of this server that lost their version to another writer in the last hour.",
             registry=self.registry,
         )
         gauge.set_function(last_hour)
@@ -72,7 +76,8 @@ class Telemetry:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the text format of Prometheus."""
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+        content = generate_latest(self.registry) if self.gather is None else text(await self.gather())
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     @contextmanager
     def span(self, headers: Headers) -> Iterator[Any]:
@@ -204,22 +209,6 @@ def _outcome(status: int, problem: Problem | None) -> str:
     if problem.code is ErrorCode.CONCURRENT_MODIFICATION:
         return "conflict"
     return "refused" if status < 500 else "failed"
-
-
-def _log(settings: ServerSettings) -> Any:
-    """Return a logger that writes lines to stderr."""
-    console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
-    renderers: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
-        if console
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    )
-    return structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper("iso", utc=True), *renderers],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
-        cache_logger_on_first_use=True,
-    )
 
 
 def _tracer() -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.rest.listening import BACKLOG, listen, url_of
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.setup import tls_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -28,8 +28,9 @@ class Server(uvicorn.Server):
 
     Args:
         app: The application.
-        settings: The settings.
+        settings: The settings of the server.
         end_background: Ends the work in the background within a number of seconds. Returns whether it has ended.
+        started: Called once the server accepts connections.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Server(uvicorn.Server):
         app: Starlette,
         settings: ServerSettings,
         end_background: Callable[[float], bool] = lambda seconds: True,
+        started: Callable[[], None] | None = None,
     ) -> None:
         tls: dict[str, Any] = tls_of(settings)
         super().__init__(
@@ -48,9 +50,11 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_graceful_shutdown=settings.shutdown_seconds,
                 http=limited_headers(settings.header_seconds),
+                backlog=1 if settings.workers > 1 else BACKLOG,
                 **tls,
             )
         )
+        self._started = started
         self._application = app
         self._settings = settings
         self._end_background = end_background
@@ -63,13 +67,24 @@ class Server(uvicorn.Server):
             InvalidInput: The address cannot be used.
         """
         listener = listen(self._settings.host, self._settings.port)
+        announce(url_of(listener, self._settings.scheme))
+        self.serve_from(listener)
+        self.leave()
+
+    def serve_from(self, listener: socket.socket) -> None:
+        """Serve from a socket until a signal stops the server."""
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, _return)  # uvicorn raises the signal again after its shutdown
         _spare_collections()
-        announce(url_of(listener, "https" if self.config.ssl_certfile else "http"))
         self.run(sockets=[listener])
+
+    def leave(self) -> None:
+        """End the process if operations or background work outlast the shutdown.
+
+        The interpreter would wait for their threads. The commit protocol expects that processes end.
+        """
         if self._application.state.running.wait(0) or not self._end_background(self._left()):
-            os._exit(1)  # the interpreter would wait for the threads; the commit protocol expects that processes end
+            os._exit(1)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, then wait for operations within what is left of ``shutdown_seconds``.
@@ -85,6 +100,11 @@ class Server(uvicorn.Server):
     def _left(self) -> float:
         """Return what is left of ``shutdown_seconds``."""
         return max(0.0, self._stopped_at + self._settings.shutdown_seconds - time.monotonic())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._started is not None and self.started:
+            self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopped_at = time.monotonic()
@@ -105,28 +125,3 @@ def _spare_collections() -> None:
 
 def _return(number: int, frame: object) -> None:
     """Let the caller of `Server.serve_on` go on after a signal."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address.
-
-    Raises:
-        InvalidInput: The address cannot be used.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another --host or --port"
-        ) from error
-    # Accepted connections inherit the option. Otherwise the client's delayed acknowledgement holds the body of each
-    # response back for 40 ms, because uvicorn sends headers and body apart. asyncio sets the option on no such socket.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-def url_of(listener: socket.socket, scheme: str = "http") -> str:
-    """Return the URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if listener.family is socket.AF_INET6 else f"{scheme}://{host}:{port}"

@@ -18,6 +18,7 @@ PORT = 2333
 
 _RANGES = (
     ("port", 0, 65535),
+    ("workers", 1, 256),
     ("threads", 1, 10_000),
     ("shutdown_seconds", 1, 86_400),
     ("operation_seconds", 1, 86_400),
@@ -44,6 +45,7 @@ class ServerSettings:
     Attributes:
         host: The address to listen on.
         port: The port to listen on; 0 for a free one.
+        workers: The number of processes that serve. They divide the limits of the server (`share`).
         threads: The number of operations that run at the same time.
         shutdown_seconds: How long a shutdown waits for requests in progress. Then the process ends.
         operation_seconds: How long an operation may take, unless its time grows with the table or the request.
@@ -73,6 +75,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = PORT
+    workers: int = 1
     threads: int = 64
     shutdown_seconds: int = 30
     operation_seconds: int = 60
@@ -116,6 +119,29 @@ class ServerSettings:
         settings = cls(**values)
         settings._check()
         return settings
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the server's URL."""
+        return "https" if self.certificate else "http"
+
+    def share(self) -> Self:
+        """Return the settings of one worker, with its part of the limits.
+
+        Each worker may hold the largest body for each of two principals, also if that is more than its part.
+        ``rate`` stays the server's: a worker divides it, because its part can be below one.
+        """
+
+        def part(whole: int) -> int:
+            return -(-whole // self.workers)
+
+        return attrs.evolve(
+            self,
+            threads=part(self.threads),
+            requests=part(self.requests),
+            burst=part(self.burst),
+            held_bodies=max(part(self.held_bodies), min(self.held_bodies, 2 * self.largest_body)),
+        )
 
     def _check(self) -> None:
         for name, least, most in _RANGES:

@@ -77,13 +77,29 @@ class TokenBucket:
 
 
 class Rate:
-    """Refuse the requests of a principal that exceed its rate (429)."""
+    """Refuse the requests of a principal that exceed its rate (429).
+
+    Args:
+        app: The application.
+        per_second: The requests per second to all workers of the server.
+        burst: The requests at once to this worker.
+        workers: How many workers the server has.
+        clock: Returns monotonic seconds.
+    """
 
     def __init__(
-        self, app: ASGIApp, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        per_second: float,
+        burst: int,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
-        self._rate = per_second
+        self._stated = f"{per_second:g} requests per second"
+        if workers > 1:
+            self._stated += f", in equal parts to {workers} workers"
+        self._rate = per_second / workers
         self._burst = burst
         self._clock = clock
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
@@ -93,7 +109,7 @@ class Rate:
         wait = self._bucket("" if principal is None else principal.name).take(self._clock())
         if wait:
             headers = {"retry-after": str(math.ceil(wait))}
-            message = f"Each principal may send {self._rate:g} requests per second; try again later."
+            message = f"Each principal may send {self._stated}; try again later."
             await refuse(HttpError(429, message, ErrorCode.THROTTLING, headers), scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -82,7 +82,8 @@ def security_of(
         patience=settings.header_seconds,
         rate=settings.least_rate,
     )
-    rate = [Middleware(Rate, per_second=settings.rate, burst=max(settings.burst, 1))] if settings.rate else []
+    rate = [Middleware(Rate, per_second=settings.rate, burst=settings.burst, workers=settings.workers)]
+    rate = rate if settings.rate else []
     if not authenticated:
         if settings.policy or settings.vending:
             raise InvalidInput(

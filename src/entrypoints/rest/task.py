@@ -1,0 +1,58 @@
+"""What a server serves, as a value that passes from process to process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from lancekeep.config import ConnectionConfig
+from lancekeep.domain.errors import InvalidInput
+from lancekeep.entrypoints.rest.settings import ServerSettings
+
+
+@attrs.frozen
+class Task:
+    """What a server serves. Workers receive it from another process.
+
+    Attributes:
+        config: How to connect to the catalog.
+        settings: The settings of the server.
+        native: Whether to serve the directory namespace of pylance.
+        maintenance: The file of the policy by which this process maintains tables; None if it does not.
+    """
+
+    config: ConnectionConfig
+    settings: ServerSettings
+    native: bool = False
+    maintenance: Path | None = None
+
+    def of_worker(self, number: int) -> Task:
+        """Return the task of one worker: the first maintains tables."""
+        if self.settings.workers == 1:
+            return self
+        return attrs.evolve(self, settings=self.settings.share(), maintenance=None if number else self.maintenance)
+
+
+@attrs.frozen
+class Served:
+    """What a server serves, for its announcement.
+
+    Attributes:
+        root: The root of the catalog, without secrets.
+        has_page: Whether it has a page for browsers.
+    """
+
+    root: str
+    has_page: bool
+
+
+def require_sharable(config: ConnectionConfig) -> None:
+    """Refuse to serve a catalog that only one process can see.
+
+    Raises:
+        InvalidInput: The catalog or its commit store is in memory.
+    """
+    for place in (config.root, config.commit_store):
+        if place is not None and place.startswith("memory:"):
+            raise InvalidInput(f"{place} is in the memory of one process; serve it with --workers 1")

@@ -1,0 +1,311 @@
+"""Worker processes behind one socket, and the process that supervises them.
+
+The supervisor opens the socket and starts the workers, which inherit it and accept connections from one queue. So a
+connection that waits outlives the worker that would have accepted it. The supervisor itself opens no catalog and has
+no connection to any store.
+
+- A worker that ends is started again. If it ends soon after its start, the supervisor waits before the next start, up
+  to half a minute.
+- SIGHUP replaces the workers one by one: the next worker is ready before the old one stops.
+- SIGTERM and SIGINT stop all workers, and `shutdown_seconds` later they are killed.
+- Each worker holds one end of a connection to the supervisor. If the supervisor ends in any way, the workers stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from lancekeep.domain.errors import EngineFailed
+from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
+from lancekeep.entrypoints.rest.supervised import LENGTH, encoded
+
+PROGRAM: Final = "lancekeep.entrypoints.worker"
+"""The module that a worker runs."""
+
+STABLE: Final = 10.0
+"""A worker that ran for so many seconds is started again at once."""
+
+LONGEST_PAUSE: Final = 30.0
+"""The maximum time in seconds before a worker is started again."""
+
+ANSWER: Final = 2.0
+"""How many seconds a worker has to send its metrics; afterwards its last known ones count."""
+
+
+class Worker:
+    """One worker process.
+
+    Attributes:
+        number: Its number, from 0; its successors have the same one.
+        process: The process.
+        started: When it was started, in monotonic seconds.
+        ended: Whether it has ended.
+    """
+
+    def __init__(self, number: int, listener: socket.socket, asked: Callable[[Worker, int], None]) -> None:
+        self.number = number
+        self.started = time.monotonic()
+        self.ended = asyncio.Event()
+        self.samples: Snapshot = {}
+        self._asked = asked
+        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._channel, other = socket.socketpair()
+        with other:
+            # Ctrl-C reaches every process of a terminal. A worker takes it only once it can stop properly.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                inherited = (other.fileno(), listener.fileno())
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", PROGRAM, *map(str, inherited)],
+                    pass_fds=inherited,
+                    stdin=subprocess.DEVNULL,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        loop = asyncio.get_running_loop()
+        Thread(target=self._reap, args=(loop,), name=f"worker {number}", daemon=True).start()
+
+    async def open(self, task: Any) -> Any:
+        """Send a worker its task, and return what it says once it accepts connections.
+
+        Raises:
+            LancekeepError: The worker could not start.
+        """
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._channel)
+        self._writer.write(encoded(task))
+        self._reading = asyncio.create_task(self._read(reader))
+        return await self._ready
+
+    async def closed(self) -> None:
+        """Wait until everything is read that it has sent."""
+        if self._reading is not None:
+            await self._reading
+
+    async def sampled(self) -> Snapshot:
+        """Return its metrics, or the last known ones if it does not answer."""
+        if self._writer is None or self.ended.is_set():
+            return self.samples
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._writer.write(encoded(("sample", number)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER):
+                await answer
+        self._waiting.pop(number, None)
+        return self.samples
+
+    def tell(self, number: int, metrics: Snapshot) -> None:
+        """Answer its question for the metrics of all workers."""
+        assert self._writer is not None
+        self._writer.write(encoded(("metrics", number, metrics)))
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if not self.ended.is_set():
+            self.process.send_signal(number)
+
+    async def stop(self, seconds: float) -> None:
+        """Let it finish its requests within some seconds."""
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            await self.ended.wait()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                kind, *values = pickle.loads(await reader.readexactly(size))
+                if kind == "ready":
+                    self._ready.set_result(values[0])
+                elif kind == "failed":
+                    self._ready.set_exception(values[0])
+                elif kind == "metrics":
+                    self._asked(self, values[0])
+                elif kind == "last":
+                    self.samples = values[0]
+                else:
+                    number, self.samples = values
+                    self._settle(number)
+        for number in list(self._waiting):
+            self._settle(number)
+        await self.ended.wait()
+        if not self._ready.done():
+            self._ready.set_exception(
+                EngineFailed(f"worker {self.number} ended with the status {self.process.returncode} while it started")
+            )
+        assert self._writer is not None
+        self._writer.close()
+
+    def _settle(self, number: int) -> None:
+        answer = self._waiting.pop(number, None)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+
+    def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.process.wait()
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self.ended.set)
+
+
+class Supervisor:
+    """Starts workers, and keeps them running.
+
+    Args:
+        task: What a worker has to do, by its number. It is pickled.
+        workers: How many workers there are.
+        listener: The socket from which the workers accept connections.
+        shutdown_seconds: How long requests in progress may take after a signal.
+        log: The log.
+    """
+
+    def __init__(
+        self, task: Callable[[int], Any], workers: int, listener: socket.socket, shutdown_seconds: float, log: Any
+    ) -> None:
+        self._task = task
+        self._number = workers
+        self._listener = listener
+        self._seconds = shutdown_seconds
+        self._log = log
+        self._workers: dict[int, Worker] = {}
+        self._processes: set[Worker] = set()
+        self._past: Snapshot = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        registry = self._registry = CollectorRegistry()
+        running = Gauge("lancekeep_workers", "Worker processes that serve requests.", registry=registry)
+        running.set_function(lambda: sum(not each.ended.is_set() for each in self._workers.values()))
+        self._restarts = Counter(
+            "lancekeep_worker_restarts", "Worker processes that were started again after their end.", registry=registry
+        )
+
+    def run(self, announce: Callable[[Any], None]) -> None:
+        """Serve until a signal.
+
+        Args:
+            announce: Receives what the first worker says, once all accept connections.
+
+        Raises:
+            LancekeepError: A worker could not start.
+        """
+        asyncio.run(self._run(announce))
+
+    async def _run(self, announce: Callable[[Any], None]) -> None:
+        self._stopping = asyncio.Event()
+        self._reloading = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reloading.set)
+        serving = asyncio.create_task(self._serve(announce))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+        finally:
+            self._stopping.set()
+            for each in (serving, stopping, *self._tasks):
+                each.cancel()
+            await asyncio.gather(*(each.stop(self._seconds) for each in list(self._processes)))
+            await asyncio.gather(serving, stopping, *self._tasks, return_exceptions=True)
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():  # the second signal
+            for each in self._processes:
+                each.signal(signal.SIGKILL)
+        self._stopping.set()
+
+    async def _serve(self, announce: Callable[[Any], None]) -> None:
+        first = await self._start(0)  # it reports what is wrong, and makes what the catalog lacks
+        await asyncio.gather(*map(self._start, range(1, self._number)))
+        announce(first)
+        for number in range(self._number):
+            self._spawn(self._keep(number))
+        while True:
+            await self._reloading.wait()
+            self._reloading.clear()
+            await self._reload()
+
+    async def _start(self, number: int) -> Any:
+        """Start a worker in the place of its predecessor, and return what it says when it is ready."""
+        worker = Worker(number, self._listener, lambda *asked: self._spawn(self._answer(*asked)))
+        self._processes.add(worker)
+        self._spawn(self._outlive(worker))
+        said = await worker.open(self._task(number))
+        self._workers[number] = worker
+        self._log.info("worker started", number=number, pid=worker.process.pid)
+        return said
+
+    async def _outlive(self, worker: Worker) -> None:
+        """Keep what a worker has counted after its end."""
+        await worker.ended.wait()
+        self._processes.discard(worker)
+        await worker.closed()
+        self._past = total((self._past, counted(worker.samples)))
+        worker.samples = {}
+
+    async def _keep(self, number: int) -> None:
+        """Start a worker again whenever it ends."""
+        pause = 0.0
+        while True:
+            worker = self._workers[number]
+            await worker.ended.wait()
+            if self._workers[number] is not worker:
+                continue  # a reload has replaced it
+            status = worker.process.returncode
+            self._log.error("worker ended", number=number, pid=worker.process.pid, status=status)
+            pause = 0.0 if time.monotonic() - worker.started > STABLE else min(LONGEST_PAUSE, 2 * pause or 0.1)
+            while True:
+                await asyncio.sleep(pause)
+                self._restarts.inc()
+                try:
+                    await self._start(number)
+                    break
+                except Exception as error:
+                    self._log.error("worker does not start", number=number, error=str(error))
+                    pause = min(LONGEST_PAUSE, 2 * pause or 0.1)
+
+    async def _reload(self) -> None:
+        """Replace the workers one by one; stop at the first that cannot start."""
+        for number in range(self._number):
+            old = self._workers[number]
+            if old.ended.is_set():
+                continue  # its successor, which is about to start, reads the files anyway
+            try:
+                await self._start(number)
+            except Exception as error:
+                self._log.error("reload failed; the other workers go on", number=number, error=str(error))
+                return
+            await old.stop(self._seconds)
+        self._log.info("reloaded", workers=self._number)
+
+    async def _answer(self, worker: Worker, number: int) -> None:
+        """Send a worker the metrics of all workers."""
+        await asyncio.gather(*(each.sampled() for each in self._workers.values()))
+        present = [each.samples for each in self._processes]
+        worker.tell(number, total((snapshot(self._registry), self._past, *present)))
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

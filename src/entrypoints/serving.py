@@ -1,0 +1,58 @@
+"""The application of `lancekeep serve`, in its own process or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+
+from lancekeep.application.catalog import directory_of
+from lancekeep.composition import open_catalog
+from lancekeep.entrypoints.maintenance import maintaining, read_plan
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.namespace.implementations import namespace_of
+from lancekeep.entrypoints.page.app import SEGMENTS
+from lancekeep.entrypoints.page.serving import page_of
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.audit import AuditLog
+from lancekeep.entrypoints.rest.security.setup import security_of
+from lancekeep.entrypoints.rest.task import Served, Task
+from lancekeep.local_files import not_reported
+
+
+@contextmanager
+def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float], bool]]]:
+    """Open what a server serves.
+
+    Yields:
+        The application, what it serves, and a function that ends the work in the background within some seconds.
+
+    Raises:
+        LancekeepError: A setting or a file is not valid, or the catalog cannot be opened.
+    """
+    config, settings = task.config, task.settings
+    plan = None if task.maintenance is None else read_plan(task.maintenance)
+    with ExitStack() as stack:
+        namespace, root = stack.enter_context(namespace_of(config, native=task.native))
+        own = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
+        base_paths = None if own is None else directory_of(own, "serve").versions.base_paths
+        if own is not None and config.impl != "rest":
+            own.initialize()
+        audit = AuditLog(Path(settings.audit)) if settings.audit else None
+        reloaded = not_reported if audit is None else audit.reloaded
+        security = security_of(settings, config.storage_options, base_paths, reloaded)
+        stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
+        catalog = stack.enter_context(open_catalog(config)) if config.impl == "rest" else own
+        page = None if catalog is None else page_of(catalog, settings, security)
+        others = {} if page is None else dict.fromkeys(SEGMENTS, page)
+        app = create_app(
+            namespace, settings, around=security.around, middleware=security.middleware, others=others, audit=audit
+        )
+        end_background = _nothing_runs if own is None else directory_of(own, "serve").automatic.close
+        yield app, Served(root, page is not None), end_background
+
+
+def _nothing_runs(seconds: float) -> bool:
+    return True

@@ -1,0 +1,186 @@
+"""`lancekeep serve --workers`: processes behind one socket, which are killed, replaced and stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, uuid5
+
+import httpx
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from contracts.test_commit_stores import self_signed
+
+import lancekeep
+from lancekeep.adapters.authentication.api_keys import KeyFile
+from lancekeep.entrypoints.cli import lancekeep as command
+
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+METRIC = re.compile(r"^(lancekeep_\w+)(?:\{(.*)\})? (.*)$", re.MULTILINE)
+
+
+class Running:
+    """A server with two workers.
+
+    Its log is read line by line, so that a test can wait for an event.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], uri: str) -> None:
+        self.process = process
+        self.uri = uri
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        assert self.process.stderr is not None
+        return (json.loads(line) for line in self.process.stderr if line.startswith("{"))
+
+    def await_event(self, name: str) -> dict[str, Any]:
+        return next(each for each in self.events() if each["event"] == name)
+
+    def metrics(self, client: httpx.Client) -> dict[tuple[str, str | None], float]:
+        found = client.get(f"{self.uri}/metrics").text
+        return {(name, labels or None): float(value) for name, labels, value in METRIC.findall(found)}
+
+
+@contextmanager
+def serve(tmp_path: Path, *arguments: str, **settings: str) -> Iterator[Running]:
+    line = [sys.executable, "-m", "lancekeep", "serve", f"{tmp_path}/lake", "--port", "0", "--workers", "2"]
+    line += ["--commit-store", f"sqlite://{tmp_path}/commits.db", "--storage-option", "fsync=false", *arguments]
+    environment = {**os.environ, **{f"LANCEKEEP_SERVER__{name.upper()}": value for name, value in settings.items()}}
+    environment["LANCEKEEP_SERVER__LOG_FORMAT"] = "json"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert " with 2 workers at " in first, first
+            yield Running(process, first.split()[-1])
+        finally:
+            process.kill()  # which ends the workers
+
+
+def rows(*numbers: int) -> bytes:
+    table = pa.table({"number": pa.array(numbers, pa.int64())})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def insert(client: httpx.Client, uri: str, number: int) -> None:
+    """Insert a row once, however often the connection breaks."""
+    headers = {**ARROW, "idempotency-key": str(uuid5(NAMESPACE_URL, str(number)))}
+    while True:
+        try:
+            answer = client.post(f"{uri}/v1/table/t/insert", content=rows(number), headers=headers)
+        except httpx.TransportError:
+            continue
+        if answer.status_code != 503:
+            answer.raise_for_status()
+            return
+
+
+@contextmanager
+def uploading(
+    server: Running, client: httpx.Client, trusted: ssl.SSLContext | None = None, key: str = ""
+) -> Iterator[None]:
+    """Hold the upload of a client that stalls."""
+    address = urlsplit(server.uri)
+    with ExitStack() as stack:
+        upload = stack.enter_context(socket.create_connection((address.hostname, address.port)))
+        if trusted is not None:
+            upload = stack.enter_context(trusted.wrap_socket(upload, server_hostname=address.hostname))
+        head = f"POST /v1/table/u/create HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\ncontent-length: 100000\r\n"
+        upload.sendall(f"{head}content-type: {ARROW['content-type']}\r\n\r\n".encode() + rows(1))
+        while server.metrics(client)["lancekeep_requests_in_progress", None] < 1:
+            pass
+        yield
+
+
+@pytest.mark.slow
+def test_kills_and_reloads_lose_no_row(tmp_path: Path) -> None:
+    certificate, private_key = self_signed(tmp_path)
+    keys = tmp_path / "keys.json"
+    _, key = KeyFile(keys).create("ada")
+    options = ("--keys", str(keys), "--certificate", certificate, "--private-key", private_key)
+    trusted, headers = ssl.create_default_context(cafile=certificate), {"x-api-key": key}
+    with (
+        serve(tmp_path, *options, shutdown_seconds="1") as server,
+        httpx.Client(verify=trusted, headers=headers, timeout=60) as client,
+        httpx.Client(verify=trusted, headers=headers, timeout=60) as other,
+    ):
+        client.post(f"{server.uri}/v1/table/t/create", content=rows(), headers=ARROW).raise_for_status()
+        pids = [server.await_event("worker started")["pid"] for _ in range(2)]
+        created = "lancekeep_requests_total", 'operation="CreateTable",status="200"'
+        before = server.metrics(client)
+        assert (before[created], before["lancekeep_workers", None]) == (1, 2)
+        done = Event()
+
+        def appended(first: int) -> list[int]:
+            numbers = []
+            for number in range(first, first + 100_000):
+                insert(other, server.uri, number)
+                numbers.append(number)
+                if done.is_set():
+                    break
+            return numbers
+
+        with ThreadPoolExecutor(2) as threads:
+            writers = [threads.submit(appended, first) for first in (0, 100_000)]
+            os.kill(pids[0], signal.SIGKILL)
+            assert server.await_event("worker ended")["pid"] == pids[0]
+            assert server.await_event("worker started")["number"] == 0
+            server.process.send_signal(signal.SIGHUP)
+            assert [server.await_event("worker started")["number"] for _ in range(2)] == [0, 1]
+            assert server.await_event("reloaded")["workers"] == 2
+            done.set()
+            inserted = [number for each in writers for number in each.result()]
+        insert(client, server.uri, 200_000)
+        after = server.metrics(client)
+        assert (after[created], after["lancekeep_workers", None]) == (1, 2)
+        assert after["lancekeep_worker_restarts_total", None] == 1
+        assert after["lancekeep_requests_total", 'operation="InsertIntoTable",status="200"'] > 0
+        with uploading(server, client, trusted, key):
+            keys.write_text("no keys")
+            server.process.send_signal(signal.SIGHUP)
+            assert "keys.json" in server.await_event("reload failed; the other workers go on")["error"]
+            assert client.get(f"{server.uri}/readyz").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            server.process.communicate(timeout=60)  # the workers hold its pipes
+        assert server.process.returncode == 0
+    catalog = lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite://{tmp_path}/commits.db")
+    assert sorted(catalog.open("t").to_table()["number"].to_pylist()) == sorted([*inserted, 200_000])
+
+
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+    with serve(tmp_path, shutdown_seconds="1") as server, httpx.Client(timeout=60) as client, uploading(server, client):
+        server.process.kill()
+        server.process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{0}/lake --commit-store memory://", "memory:// is in the memory of one process"),
+        ("{0}/lake --keys {0}/none.json", "none.json"),
+    ],
+)
+def test_what_workers_cannot_serve_is_refused(tmp_path: Path, arguments: str, message: str) -> None:
+    line = ["serve", *arguments.format(tmp_path).split(), "--port", "0", "--workers", "2"]
+    done = CliRunner().invoke(command, line, obj=lancekeep)
+    assert done.exit_code != 0
+    assert message in done.output
