@@ -192,11 +192,20 @@ class MaintenanceWorker:
         self._thread = Thread(target=self._loop, name="maintenance", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop after the action in progress. Idempotent."""
+    def stop(self, patience: float | None = None) -> bool:
+        """Stop after the action in progress. Idempotent.
+
+        Args:
+            patience: How many seconds to wait for it; None for any time.
+
+        Returns:
+            Whether the thread has ended.
+        """
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is None:
+            return True
+        self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def _loop(self) -> None:
         with restricted(within_one_table) if self._confined else nullcontext():
@@ -219,10 +228,15 @@ class MaintenanceWorker:
 
 
 @contextmanager
-def maintaining(namespace: LanceNamespace, plan: Plan | None, *, confined: bool = False) -> Iterator[None]:
+def maintaining(
+    namespace: LanceNamespace, plan: Plan | None, *, confined: bool = False
+) -> Iterator[Callable[[float], bool]]:
     """Maintain the catalog of a namespace while the block runs.
 
     Without a plan, do nothing.
+
+    Yields:
+        A function that ends the maintenance within some seconds, and returns whether it has ended.
 
     Args:
         namespace: The namespace.
@@ -233,13 +247,13 @@ def maintaining(namespace: LanceNamespace, plan: Plan | None, *, confined: bool 
         InvalidInput: The namespace does not belong to a catalog, so its own server has to maintain it.
     """
     if plan is None:
-        yield
+        yield lambda seconds: True
         return
     if not isinstance(namespace, CatalogNamespace):
         raise InvalidInput("--maintenance needs a catalog of Lancekeep; maintain the served namespace where it is")
     worker = MaintenanceWorker(namespace.catalog, plan, confined=confined)
     worker.start()
     try:
-        yield
+        yield worker.stop
     finally:
         worker.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,16 +44,17 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         audit = AuditLog(Path(settings.audit)) if settings.audit else None
         reloaded = not_reported if audit is None else audit.reloaded
         security = security_of(settings, config.storage_options, base_paths, reloaded)
-        stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
+        end_maintenance = stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         catalog = stack.enter_context(open_catalog(config)) if config.impl == "rest" else own
         page = None if catalog is None else page_of(catalog, settings, security)
         others = {} if page is None else dict.fromkeys(SEGMENTS, page)
         app = create_app(
             namespace, settings, around=security.around, middleware=security.middleware, others=others, audit=audit
         )
-        end_background = _nothing_runs if own is None else directory_of(own, "serve").automatic.close
+
+        def end_background(seconds: float) -> bool:
+            start = time.monotonic()
+            ended = own is None or directory_of(own, "serve").automatic.close(seconds)
+            return end_maintenance(max(0.0, start + seconds - time.monotonic())) and ended
+
         yield app, Served(root, page is not None), end_background
-
-
-def _nothing_runs(seconds: float) -> bool:
-    return True

@@ -21,7 +21,8 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
 from lancekeep.domain.view import ViewDefinition
 from lancekeep.entrypoints.cli import lancekeep as commands
-from lancekeep.entrypoints.maintenance import MaintenanceWorker, Plan, read_plan
+from lancekeep.entrypoints.maintenance import MaintenanceWorker, Plan, maintaining, read_plan
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 
 POLICY = """
 every = "2h"
@@ -242,6 +243,24 @@ def test_a_server_maintains_in_a_thread(catalog: lancekeep.Catalog) -> None:
     assert done.wait(120)
     worker.stop()
     assert len(catalog.open("ml.t").get_fragments()) == 1
+
+
+def test_a_server_ends_although_an_action_takes_long(
+    catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = Event(), Event()
+
+    def long_action(*_: object, **__: object) -> Iterator[MaintenanceAction]:
+        begun.set()
+        assert released.wait(120)
+        yield MaintenanceAction("t", "compact", "")
+
+    monkeypatch.setattr(catalog.upkeep, "maintain", long_action)
+    with maintaining(CatalogNamespace(catalog), Plan(policy())) as end:
+        assert begun.wait(120)
+        assert not end(0)
+        released.set()
+        assert end(120)
 
 
 def test_the_command_maintains_once(catalog: lancekeep.Catalog, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import lancekeep
+from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
@@ -730,6 +731,31 @@ def command(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str], str]]
             yield first.split()[-1], process, usage.removeprefix("Try:").strip()
         finally:
             process.kill()
+
+
+def test_every_line_of_a_server_is_json(tmp_path: Path) -> None:
+    policy, keys = tmp_path / "policy.toml", KeyFile(tmp_path / "keys.json")
+    grant = '[[grants]]\nrole = "read"\non = ""\nprincipals = ["key:ada"]\n'
+    policy.write_text(grant)
+    headers = {"x-api-key": keys.create("ada")[1]}
+    given = ("--commit-store", "conditional-put://", "--keys", str(keys.path), "--policy", str(policy))
+    line = [sys.executable, "-m", "lancekeep", "serve", str(tmp_path / "lake"), *given, "--port", "0"]
+    with subprocess.Popen(
+        [*line, "--log-format", "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        serving = json.loads(process.stderr.readline())
+        for content in (grant, "no policy"):
+            policy.write_text(content)
+            answer = httpx.post(f"{serving['url']}/v1/table/t/describe", json={}, headers=headers)
+            assert answer.status_code == 404
+        process.terminate()
+        printed, logged = process.communicate(timeout=60)
+    lines = [serving, *map(json.loads, logged.splitlines())]
+    assert printed == ""
+    assert [each["event"].split()[0] for each in lines] == ["serving", "Read", "request", "The", "request"]
+    assert {"principal", "address", "operation", "object", "decision"} <= lines[2].keys()
+    assert all(each["timestamp"] and each["level"] for each in lines)
 
 
 def in_shell(line: str) -> Any:

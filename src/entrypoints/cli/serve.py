@@ -67,7 +67,7 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
     """
     try:
         from lancekeep.entrypoints.rest.listening import listen, url_of
-        from lancekeep.entrypoints.rest.logs import log_of
+        from lancekeep.entrypoints.rest.logs import log_everything, log_of
         from lancekeep.entrypoints.rest.settings import ServerSettings
         from lancekeep.entrypoints.rest.task import Served, Task, require_sharable
         from lancekeep.entrypoints.rest.workers import Supervisor
@@ -87,9 +87,14 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         raise InvalidInput("--maintenance auto needs a catalog of Lancekeep; impl 'native' serves pylance's own")
     if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
         config = attrs.evolve(config, maintenance=AUTO)
+    log_everything(settings)
+    log = log_of(settings)
     task = Task(config, settings, impl == NATIVE, plan)
 
     def announce(served: Served, url: str) -> None:
+        if settings.log_format == "json":
+            log.info("serving", root=served.root, url=url, workers=settings.workers, page=served.has_page)
+            return
         credential = (
             "-H 'x-api-key: KEY' " if settings.keys else "-H 'authorization: Bearer TOKEN' " if settings.tokens else ""
         )
@@ -110,5 +115,5 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
     require_sharable(config)
     with listen(settings.host, settings.port) as listener:
         url = url_of(listener, settings.scheme)
-        supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log_of(settings))
+        supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log)
         supervisor.run(lambda served: announce(served, url))

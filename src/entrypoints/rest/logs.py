@@ -4,24 +4,64 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+from types import TracebackType
 from typing import Any
 
 import structlog
 
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
+_STAMPED: tuple[Any, ...] = (
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper("iso", utc=True),
+)
+
 
 def log_of(settings: ServerSettings) -> Any:
     """Return a logger that writes lines to stderr."""
-    console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
-    renderers: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
-        if console
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    )
     return structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper("iso", utc=True), *renderers],
+        processors=[*_STAMPED, *_renderers(settings)],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         cache_logger_on_first_use=True,
     )
+
+
+def log_everything(settings: ServerSettings) -> None:
+    """Log libraries, warnings and crashes in the form of the server.
+
+    It changes the process, so only a program that is a server calls it.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_STAMPED,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(settings)],
+        )
+    )
+    level = getattr(logging, settings.log_level.upper())
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
+    logging.getLogger("lancekeep").setLevel(level)
+    logging.captureWarnings(True)
+    log = log_of(settings)
+
+    def crashed(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error or kind(), traceback)
+        else:
+            log.critical("crash", exc_info=(kind, error, traceback))
+
+    sys.excepthook = crashed
+    threading.excepthook = lambda found: crashed(found.exc_type, found.exc_value, found.exc_traceback)
+
+
+def is_console(settings: ServerSettings) -> bool:
+    """Return whether the log is for people."""
+    return settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
+
+
+def _renderers(settings: ServerSettings) -> list[Any]:
+    if is_console(settings):
+        return [structlog.dev.ConsoleRenderer()]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
