@@ -58,6 +58,7 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_SPARK_MUTATIONS=100 $(BIN)/python -m pytest tests/integration/test_spark_oracle.py
 	@LANCEKEEP_STREAM_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_stream_soak.py -s
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_behaviours.py -k killed
+	@LANCEKEEP_ALL_STORES=1 $(BIN)/python -m pytest -q tests/integration/test_keyed_appends.py
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_hive_home.py -k "killed or lost"
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_hive_metastore.py -k share_a_catalog
 	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_namespace_behaviours.py -k TestHive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from faults import Crash, Faulty, lost_replies
 from writers import kill_two_at_work
 
 import lancekeep
+from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.application.rows.recorded_keys import requests_directory
@@ -33,8 +35,11 @@ from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.idempotency import RequestKey, Superseded
 from lancekeep.domain.recorded_keys import MERGED_GROUPS
 
+SOAKS = "LANCEKEEP_ALL_STORES" in os.environ
+"""Whether `make soak` runs the tests."""
 STORES = ("storage", "sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-put-s3")
 FEW = ("storage", "sqlite", "conditional-put")
+TWO = FEW if SOAKS else ("storage", "sqlite")
 
 
 def connect(at: Deployment) -> lancekeep.Catalog:
@@ -55,7 +60,7 @@ class Site:
         return Counter(dataset.to_table()["number"].to_pylist())
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=STORES if SOAKS else FEW)
 def site(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Site:
     site = Site(deployment(request.param, tmp_path, redis_url, moto_endpoint))
     catalog = site.open()
@@ -121,6 +126,7 @@ def new_key() -> str:
     return str(uuid4())
 
 
+@pytest.mark.parametrize("site", STORES if SOAKS else (*FEW, "redis", "conditional-put-s3"), indirect=True)
 def test_keyed_appends_share_a_commit_and_repeat_their_answers(site: Site) -> None:
     catalog, keys = site.open(), [new_key() for _ in range(8)]
     held_back(catalog, until=10)
@@ -306,7 +312,7 @@ def append_until_killed(at: Deployment, writer: int, ledger: str) -> None:
             list(pool.map(many, range(4)))
 
 
-@pytest.mark.parametrize("kind", ["storage", "sqlite", "conditional-put"])
+@pytest.mark.parametrize("kind", TWO)
 def test_repeated_requests_of_killed_processes_have_one_effect(tmp_path: Path, kind: str) -> None:
     site = Site(deployment(kind, tmp_path, "", ""))
     site.open().write("t", table(0))
@@ -332,7 +338,7 @@ def local(tmp_path: Path) -> Site:
     return site
 
 
-@pytest.mark.parametrize("kind", ["storage", "sqlite", "conditional-put"])
+@pytest.mark.parametrize("kind", TWO)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_at_each_call_leaves_an_append_that_can_be_repeated(tmp_path: Path, kind: str, when: str) -> None:
     site = Site(deployment(kind, tmp_path, "", ""))
@@ -494,3 +500,54 @@ def test_a_keyed_group_makes_one_more_request(local: Site) -> None:
     watched.calls.clear()
     catalog.write("t", table(3), "append")
     assert keyed - Counter(watched.calls) == Counter(put=1)
+
+
+def test_a_request_is_answered_after_its_version_was_cleaned_up(local: Site) -> None:
+    key, alone = new_key(), new_key()
+    answers = append(local.open(), 1, key), append(local.open(), 2, alone, rows=stream)
+    catalog = local.open()
+    catalog.write("t", table(3), "append")
+    report = catalog.upkeep.cleanup(older_than=timedelta(0), keep=1, grace=timedelta(0), tables=["t"])
+    assert report.versions >= max(answers)
+    assert (append(local.open(), 1, key), append(local.open(), 2, alone)) == answers
+    assert local.rows() == Counter(range(4))
+
+
+def test_an_unreadable_record_keeps_the_versions_that_it_may_name(local: Site) -> None:
+    append(local.open(), 1, new_key())
+    local.open().write("t", table(2), "append")
+    places = directory_of(local.open()).places
+    [record] = [info.key for info in places.objects.list(requests_directory(places)) if "/keys-" in info.key]
+    places.objects.put(record, b"{}")
+    report = local.open().upkeep.cleanup(older_than=timedelta(0), keep=1, tables=["t"])
+    assert report.versions == 0
+    assert "does not hold the keys" in report.skipped[0].reason
+
+
+def test_records_of_requests_with_logs_are_merged(local: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancekeep.application.rows.recorded_keys.in_background", lambda act: act())
+    monkeypatch.setattr("lancekeep.application.rows.recorded_keys.MERGED_GROUPS", 4)
+    monkeypatch.setattr("lancekeep.domain.recorded_keys.MERGED_GROUPS", 4)
+    catalog, keys = local.open(), [new_key() for _ in range(4)]
+    answers = [append(catalog, number, key, rows=stream) for number, key in enumerate(keys)]
+    assert [name[:2] for name in names_of_records(local.at)] == ["1-"]
+    assert [append(local.open(), number, key) for number, key in enumerate(keys)] == answers
+
+
+def test_a_listing_finds_keys_that_are_merged_in_the_meantime(local: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are read before the merge, and the files after it."""
+    merges = list[Callable[[], object]]()
+    monkeypatch.setattr("lancekeep.application.rows.recorded_keys.in_background", merges.append)
+    writer, other, keys = local.open(), local.open(), [new_key() for _ in range(MERGED_GROUPS)]
+    answers = [append(writer, number, key) for number, key in enumerate(keys)]
+    head = LocalObjectStore.head
+
+    def merge_first(self: LocalObjectStore, key: str) -> object:
+        if "/keys-" in key and merges:
+            merges.pop()()
+        return head(self, key)
+
+    monkeypatch.setattr(LocalObjectStore, "head", merge_first)
+    assert len(merges) == 1
+    assert [append(other, number, key) for number, key in enumerate(keys)] == answers
+    assert [name[:2] for name in names_of_records(local.at)] == ["1-"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
@@ -227,10 +227,31 @@ class LocalObjectStore:
         With ``unfinished``, yield the temporary files instead. A directory sorts as its name with a slash, as the keys
         below it do: ``a.b`` precedes ``a/b``. Symbolic links to directories are not followed, because listed objects
         may be deleted, so they must be in the directory itself.
+
+        If a file was deleted since its name was read, the later names are read again. An object that replaced it under
+        a later name is therefore listed, as by a store that reads the names page by page.
         """
+        is_complete = False
+        while not is_complete:
+            is_complete = True
+            for name in self._names(directory, start, unfinished):
+                if not is_after(directory + name, after):
+                    continue
+                if name.endswith("/"):
+                    yield from self._walk(directory + name, "", after, unfinished=unfinished)
+                    continue
+                info = self.head(directory + name)
+                if info is not None:
+                    yield info
+                elif not os.path.lexists(_path(directory + name)):
+                    after, is_complete = directory + name, False
+                    break
+
+    def _names(self, directory: str, start: str, unfinished: bool) -> Sequence[str]:
+        """Return the names in a directory, sorted. The name of a directory ends in a slash."""
         try:
             with os.scandir(f"/{directory}") as entries:
-                names = sorted(
+                return sorted(
                     (
                         f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
                         for entry in entries
@@ -239,16 +260,9 @@ class LocalObjectStore:
                     key=os.fsencode,
                 )
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return []
         except OSError as error:
             raise _understood(error, directory) from error
-        for name in (name for name in names if is_after(directory + name, after)):
-            if name.endswith("/"):
-                yield from self._walk(directory + name, "", after, unfinished=unfinished)
-            else:
-                info = self.head(directory + name)
-                if info is not None:
-                    yield info
 
     def _write_beside(self, path: str, content: bytes) -> str:
         """Write the content to a new temporary file in the directory of ``path``, and return its path."""

@@ -72,7 +72,8 @@ class MemoryObjectStore:
         check_prefix(prefix)
         with self._lock:  # keys sort by code point, as UTF-8 bytes do
             keys = sorted(key for key in self._objects if key.startswith(prefix) and key > after)
-        return (info for info in map(self.head, keys) if info is not None)
+            found = [info for info in map(self.head, keys) if info is not None]
+        return iter(found)
 
     def directories(self, prefix: str) -> Iterator[str]:
         check_directory(prefix)

@@ -132,7 +132,9 @@ class IdempotentRequests:
             earlier = self._recorded(table, shared)
             if earlier is not None:
                 return attempt.committed(earlier).text
-            self._keys.of(table).claim(Group((shared,)))  # appends that share commits exclude it from now on
+            keys = self._keys.of(table)
+            keys.claim(Group((shared,)))  # appends that share commits exclude it from now on
+            keys.merge_many()
             earlier = self._recorded(table, shared)
             if earlier is not None:
                 return attempt.committed(earlier).text

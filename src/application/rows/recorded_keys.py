@@ -58,6 +58,9 @@ MOST_LOGS = 20_000
 
 _TABLES = 256
 _LISTINGS = 10
+_ONE_READ = 256
+"""The number of names that a file system returns at once. A longer listing may lack both the old and the new name of
+records that are merged at the same time; a second listing has the new name."""
 _LOG = re.compile("[0-9a-f]{64}")
 _DIRECTORY = re.compile("keys-[0-9a-f]{64}")
 
@@ -82,11 +85,18 @@ def holds_keys(directory: str) -> bool:
     return _DIRECTORY.fullmatch(directory) is not None
 
 
+def keys_of(ledger: Ledger, places: Places, table: ObjectId) -> TableKeys:
+    """Return the keys of a table; nothing is in memory yet."""
+    digest = hashlib.sha256(json.dumps(list(table.names)).encode()).hexdigest()
+    return TableKeys(ledger, f"{requests_directory(places)}keys-{digest}/")
+
+
 class RecordedKeys:
     """The keys of appends to the tables of one catalog."""
 
     def __init__(self, ledger: Ledger, places: Places) -> None:
         self._ledger = ledger
+        self._places = places
         self._directory = requests_directory(places)
         self._lock = Lock()
         self._tables: OrderedDict[ObjectId, TableKeys] = OrderedDict()
@@ -104,8 +114,7 @@ class RecordedKeys:
         with self._lock:
             found = self._tables.get(table)
             if found is None:
-                digest = hashlib.sha256(json.dumps(list(table.names)).encode()).hexdigest()
-                found = self._tables[table] = TableKeys(self._ledger, f"{self._directory}keys-{digest}/")
+                found = self._tables[table] = keys_of(self._ledger, self._places, table)
             self._tables.move_to_end(table)
             if len(self._tables) > _TABLES:
                 self._tables.popitem(last=False)
@@ -228,12 +237,23 @@ class TableKeys:
             known = self._groups.get(name)
             if known is not None:
                 known.effect = Effect.COMMITTED
+        self.merge_many(root)
+
+    def merge_many(self, root: DatasetRoot | None = None) -> None:
+        """Merge the records of groups in another thread if there are many.
+
+        Args:
+            root: the table, to find out the effects of groups that earlier processes have recorded.
+        """
+        with self._lock:
             own = sum(level_of(each) == GROUPS for each in self._own or ())
             if self._is_merging or own < MERGED_GROUPS:
                 return
             self._is_merging = True
-        with suppress(RuntimeError):  # the system starts no thread; a later group merges
+        try:
             in_background(partial(self._merge, root))
+        except RuntimeError:  # the system starts no thread; a later group merges
+            self._is_merging = False
 
     def withdraw(self, name: str) -> None:
         """Remove the record of a group that will never be committed."""
@@ -283,7 +303,13 @@ class TableKeys:
     def _refreshed(self) -> bool:
         """Read new records; return False if one of them was merged after the listing."""
         commits, length = self._commits, len(self._directory)
-        names = commits.retry.call(lambda: [info.key[length:] for info in commits.objects.list(self._directory)])
+
+        def listed() -> list[str]:
+            return [info.key[length:] for info in commits.objects.list(self._directory)]
+
+        names = commits.retry.call(listed)
+        if len(names) > _ONE_READ and not commits.objects.guarantees.paged:
+            names = list(dict.fromkeys([*names, *commits.retry.call(listed)]))
         foreign = next((name for name in names if level_of(name) is None), None)
         if foreign is not None:
             raise Unsupported(
@@ -356,18 +382,45 @@ class TableKeys:
 
     # -- merging ------------------------------------------------------------------------------------------------
 
-    def _merge(self, root: DatasetRoot) -> None:
+    def settle(self, root: DatasetRoot, latest: int) -> None:
+        """Merge the records of groups up to a version.
+
+        A clean-up calls it before it removes the versions that show the effects of these groups.
+        Idempotent; other processes may merge the same records.
+
+        Args:
+            root: the table.
+            latest: a version that exists.
+
+        Raises:
+            Damaged: a record is not readable.
+            Unsupported: a later release has written a record.
+        """
+        self.refresh()
+        self._settle(root, latest)
+        with self._lock:
+            names = self._of_level(GROUPS)
+        if names:
+            self._merge_level(GROUPS, names)
+            self._merge_levels()
+
+    def _merge(self, root: DatasetRoot | None) -> None:
         """Merge records of this process, so that a listing stays short. Idempotent."""
         try:
             with suppress(LancekeepError):  # the records stay, and a later group merges them
-                self._settle(root)
-                for level in range(MOST_LEVEL):
-                    with self._lock:
-                        names = self._of_level(level)
-                    if to_merge(level, names):
-                        self._merge_level(level, names)
+                complete_at = self._complete_at
+                if root is not None and complete_at is not None and complete_at[0] == root.base_uri:
+                    self._settle(root, complete_at[1])
+                self._merge_levels()
         finally:
             self._is_merging = False
+
+    def _merge_levels(self) -> None:
+        for level in range(MOST_LEVEL):
+            with self._lock:
+                names = self._of_level(level)
+            if to_merge(level, names):
+                self._merge_level(level, names)
 
     def _of_level(self, level: int) -> Sequence[str]:
         """Return the records of a level that this process may merge. The caller has the lock."""
@@ -376,11 +429,10 @@ class TableKeys:
             return [name for name in own if name in self._groups and _is_final(self._groups[name])]
         return [name for name in own if name in self._segments]
 
-    def _settle(self, root: DatasetRoot) -> None:
-        """Find out the effects of groups that earlier processes have recorded."""
+    def _settle(self, root: DatasetRoot, latest: int) -> None:
+        """Find out the effects of groups of earlier processes, up to a version."""
         with self._lock:
             groups = [(name, self._groups[name]) for name in self._own or () if name in self._groups]
-            latest = 0 if self._complete_at is None else self._complete_at[1]
         for name, known in groups:
             if _is_final(known) or known.group.version > latest:
                 continue

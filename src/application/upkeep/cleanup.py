@@ -22,11 +22,12 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.rows.digests import Digests
+from lancekeep.application.rows.recorded_keys import keys_of
 from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.upkeep.fsck import Progress, require_span
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
-from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
+from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
@@ -378,7 +379,8 @@ class Cleanup:
             for branch in dataset.branches.values():
                 try:
                     self._recheck(dataset, branch)
-                except Damaged as error:
+                    self._settle_keys(dataset, branch)
+                except (Damaged, Unsupported) as error:
                     dataset.refuse(str(error))
                 self._remove_versions_of(dataset, branch)
         self.ledger.commits.forget()
@@ -400,6 +402,11 @@ class Cleanup:
             for version in branch.doomed
             if branch.versions[version] in present and Reference(branch.name, version) not in held
         ]
+
+    def _settle_keys(self, dataset: _Dataset, branch: _Branch) -> None:
+        """Note which keyed appends are in the versions to remove: a request may be repeated later."""
+        if branch.doomed and not branch.name and dataset.object_id is not None:
+            keys_of(self.ledger, self.places, dataset.object_id).settle(branch.root, max(branch.doomed))
 
     def _remove_versions_of(self, dataset: _Dataset, branch: _Branch) -> None:
         """Remove rows, then manifests.
