@@ -84,6 +84,8 @@ class Page:
             state["operation"] = f"page {path}"
             request = self._request(scope, state, parameters)
             access = Access(state.get("principal"), self.authorizer)
+            if "id" in parameters:
+                state["named"] = list(request.object_id.names)
 
             def act() -> Response:
                 with access.base_paths():

@@ -10,12 +10,15 @@ import errno
 import json
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Final
+
+from lance_namespace.errors import ErrorCode
 
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.entrypoints.permitted import Hidden
@@ -29,13 +32,24 @@ DECISIONS = (ALLOWED, REFUSED, UNAUTHENTICATED, INVALID)
 
 _LOG = logging.getLogger(__name__)
 
+_QUOTING: Final = frozenset(
+    (
+        ErrorCode.INVALID_INPUT,
+        ErrorCode.INVALID_TABLE_STATE,
+        ErrorCode.TABLE_COLUMN_NOT_FOUND,
+        ErrorCode.TABLE_SCHEMA_VALIDATION_ERROR,
+        ErrorCode.UNSUPPORTED,
+    )
+)
+"""The errors whose messages may quote a filter, a value or a location of the request."""
+
 
 class AuditLog:
     """Appends lines to a file, each by one write.
 
     Several processes may share the file. A file that was moved away, for example by logrotate, is created again. If a
     line cannot be written, the server goes on, the log reports it once, and ``problem`` holds the reason until a line
-    can be written.
+    can be written. A line after an incomplete one begins with a line break. No write waits for the reader of a pipe.
 
     Raises:
         InvalidInput: The file cannot be opened.
@@ -45,7 +59,6 @@ class AuditLog:
         self.path = path
         self.problem: str | None = None
         self._lock = Lock()
-        self._torn = False  # the last line is incomplete
         try:
             self._file = self._open()
         except OSError as error:
@@ -54,7 +67,7 @@ class AuditLog:
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
         """Append a line with the time, the event and its fields."""
         entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        line = json.dumps(entry).encode() + b"\n"  # ASCII: names can hold what a terminal obeys
         with self._lock:
             try:
                 self._follow()
@@ -84,14 +97,18 @@ class AuditLog:
         )
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            whole = stat.S_ISREG(os.stat(self.path).st_mode)
+        except FileNotFoundError:
+            whole = True
+        access = os.O_RDWR if whole else os.O_WRONLY | os.O_NONBLOCK
+        return os.open(self.path, access | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _append(self, line: bytes) -> None:
-        if self._torn:
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # of a full disk, by any process
             line = b"\n" + line
-        written = os.write(self._file, line)
-        self._torn = written < len(line)
-        if self._torn:
+        if os.write(self._file, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _follow(self) -> None:
@@ -123,7 +140,7 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
     error, call = state.get("error"), state.get("call")
     found: dict[str, Any] = {"status": status}
     if error is not None:
-        found["reason"] = _reason(error, state["problem"])
+        found["reason"] = reason_of(error, state["problem"])
     others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
     if others:
         found["others"] = [list(names) for names in others]
@@ -141,6 +158,16 @@ def operation_of(state: Mapping[str, Any]) -> str:
     return str(route.operation_id if route else state.get("operation", "unknown"))
 
 
+def reason_of(error: BaseException, problem: Problem) -> str:
+    """Return why a request failed, quoting nothing of it except for names."""
+    if isinstance(error.__cause__, Hidden):
+        return str(error.__cause__)
+    if not problem.expected:
+        return type(error).__name__
+    of_server = isinstance(error, HttpError) and problem.status != 400
+    return problem.title if problem.code in _QUOTING and not of_server else problem.message
+
+
 def _objects(call: Call) -> set[tuple[str, ...]]:
     with suppress(InvalidInput):
         return {need.object_id.names for need in needs(call.operation, call.request)}
@@ -148,15 +175,19 @@ def _objects(call: Call) -> set[tuple[str, ...]]:
 
 
 def _decision(state: Mapping[str, Any], status: int) -> str:
-    error = state.get("error")
+    error, call = state.get("error"), state.get("call")
     if status == 401:
         return UNAUTHENTICATED
     if status == 403 or isinstance(getattr(error, "__cause__", None), Hidden):
         return REFUSED
-    return INVALID if isinstance(error, HttpError) and state.get("call") is None else ALLOWED
+    if call is None:
+        return INVALID if isinstance(error, HttpError | InvalidInput) else ALLOWED
+    return INVALID if isinstance(error, InvalidInput) and not _has_needs(call) else ALLOWED
 
 
-def _reason(error: BaseException, problem: Problem) -> str:
-    if isinstance(error.__cause__, Hidden):
-        return str(error.__cause__)
-    return problem.message if problem.expected else type(error).__name__
+def _has_needs(call: Call) -> bool:
+    """Return whether a role could be looked up."""
+    try:
+        return bool(needs(call.operation, call.request))
+    except InvalidInput:
+        return False

@@ -127,6 +127,11 @@ class Problem:
             message = message.replace(place, "")
         return attrs.evolve(self, message=message)
 
+    @property
+    def title(self) -> str:
+        """The kind of the error in words."""
+        return self.code.name.lower().replace("_", " ").capitalize()
+
     def body(self, request_id: str) -> dict[str, object]:
         """Return the JSON object of the response."""
         name = self.code.name.lower()
@@ -134,7 +139,7 @@ class Problem:
             "error": self.message,
             "code": int(self.code),
             "type": f"/errors/{name.replace('_', '-')}",
-            "title": name.replace("_", " ").capitalize(),
+            "title": self.title,
             "status": self.status,
             "detail": self.message,
             "instance": request_id,

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import parse_qs
 
 from lance_namespace.errors import ErrorCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -24,12 +25,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lancekeep.adapters.rest.routes import READS, Route, Router
-from lancekeep.domain.identifiers import MANIFEST_DELIMITER
-from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome
+from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome, reason_of
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
 from lancekeep.entrypoints.rest.logs import log_of
 from lancekeep.entrypoints.rest.metrics import Snapshot, text
-from lancekeep.entrypoints.rest.requests import route_of
+from lancekeep.entrypoints.rest.requests import DELIMITER, route_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 REQUEST_ID = "x-request-id"
@@ -111,7 +111,7 @@ class Telemetry:
             "milliseconds": round(seconds * 1000, 1),
         }
         if problem is not None:
-            fields["error"] = problem.message if problem.expected else type(state["error"]).__name__
+            fields["error"] = reason_of(state["error"], problem)
         if span is not None:
             span.update_name(operation)
             span.set_attributes({"http.request.method": method, "http.response.status_code": status})
@@ -193,8 +193,11 @@ class Observation:
         state = scope["state"]
         if "route" not in state and "operation" not in state:
             with suppress(HttpError):
-                state["route"], parameters = route_of(scope, self._router)
-                state["named"] = [name for name in parameters.get("id", "").split(MANIFEST_DELIMITER) if name]
+                state["route"], _ = route_of(scope, self._router)
+        if "route" in state and state.get("call") is None:
+            _, parameters = route_of(scope, self._router)
+            [delimiter] = parse_qs(scope["query_string"].decode("latin-1")).get("delimiter", [DELIMITER])[-1:]
+            state["named"] = [name for name in parameters.get("id", "").split(delimiter) if name]
         if self._audit is not None and any(name in state for name in ("route", "operation", "error")):
             request = {"request_id": state["request_id"], **described(state, status, scope)}
             self._audit.write("request", {**request, **outcome(state, status)})
