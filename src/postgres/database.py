@@ -46,6 +46,7 @@ _CONNECTIONS = "The server has no connection left. Raise max_connections, or put
 _FILES = "Check the paths in sslrootcert, sslcert and sslkey"
 _SERVICE = "Define the service in ~/.pg_service.conf, or in the file that PGSERVICEFILE names"
 _DATABASE = "Create the database first: createdb"
+_LOCKED = "Another session holds a lock on the table, such as a backup. Repeat the call when it has ended"
 _UNSTORABLE = "The name of the table is too long or holds a character that PostgreSQL cannot store"
 
 _MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
@@ -73,6 +74,7 @@ _MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
     ("42P05", "", InvalidInput, _POOLED),
     ("22", "", InvalidInput, _UNSTORABLE),
     ("54000", "", InvalidInput, _UNSTORABLE),
+    ("55P03", "", StoreUnavailable, _LOCKED),
     ("XX001", "", Damaged, "Restore the database from a backup"),
     ("XX002", "", Damaged, "Rebuild the index: REINDEX DATABASE"),
 )

@@ -7,13 +7,18 @@ from contextlib import closing
 
 import psycopg
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.postgres.address import OPTIONS, Address
 from lancekeep.postgres.database import Connection, Database
 from lancekeep.postgres.migrations import LATEST, MIGRATIONS
 from lancekeep.store_urls import StoreUrl
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('lancekeep schema ' || %s, 0))"
+# All other statements wait for a statement that waits for a lock on a table, so it must not wait as long as a backup
+# holds one.
+_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '4s'"
+_SECONDS = 3600.0
+"""How long a migration may take."""
 _EXISTS = "SELECT FROM pg_namespace WHERE nspname = %s"
 _LOG = """
 CREATE TABLE IF NOT EXISTS {schema}.migration (number integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())
@@ -36,7 +41,8 @@ def migrate_schema(url: str, options: Mapping[str, str] | None = None) -> tuple[
     Raises:
         InvalidInput: The URL is invalid, or does not name a PostgreSQL database.
         Unsupported: A newer release has updated the schema.
-        StoreUnavailable, AccessDenied: The server cannot be reached, or refuses the role.
+        StoreUnavailable: The server cannot be reached, or another session holds a lock on the tables.
+        AccessDenied: The server refuses the role.
     """
     location = StoreUrl.parse(url, options or {})
     if location.parts.scheme != "postgresql":
@@ -44,14 +50,21 @@ def migrate_schema(url: str, options: Mapping[str, str] | None = None) -> tuple[
     location.check_options(OPTIONS)
     database = Database(Address.of(location))
     try:
-        with closing(database.connect()) as connection, connection.transaction():
-            return _migrate(database, connection)
+        with closing(database.connect()) as connection:
+            connection.seconds = _SECONDS
+            with connection.transaction():
+                return _migrate(database, connection)
     except psycopg.Error as error:
         raise database.understood(error) from error
+    except TimeoutError as error:
+        raise StoreUnavailable(
+            f"{database.url}: the server did not answer in time. Run migrate-schema again"
+        ) from error
 
 
 def _migrate(database: Database, connection: Connection) -> tuple[int, int]:
     connection.execute(_LOCK, [database.schema])
+    connection.execute(_LOCK_TIMEOUT)
     if connection.execute(_EXISTS, [database.schema]).fetchone() is None:
         connection.execute(database.statement("CREATE SCHEMA {schema}"))
     connection.execute(database.statement(_LOG))

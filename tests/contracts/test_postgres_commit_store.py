@@ -383,6 +383,22 @@ def test_schema_is_migrated_once_and_checked(server: PostgresServer) -> None:
         migrate_schema(url)
 
 
+def test_schema_is_not_migrated_while_a_backup_reads(server: PostgresServer) -> None:
+    url = new_database(server)
+    migrate_schema(url)
+    address = f"postgresql://{url.removeprefix('postgresql://')}"
+    with psycopg.connect(address, autocommit=True) as owner, psycopg.connect(address) as backup:
+        owner.execute("DELETE FROM lancekeep.migration WHERE number > 2")
+        owner.execute("DROP INDEX lancekeep.change_older")
+        owner.execute("ALTER TABLE lancekeep.change DROP COLUMN changed, DROP COLUMN properties")
+        backup.execute("SELECT FROM lancekeep.change")
+        with pytest.raises(StoreUnavailable, match=r"lock timeout\. Another session holds a lock"):
+            migrate_schema(url)
+        backup.rollback()
+        before, latest = migrate_schema(url)
+        assert before == 2 < latest
+
+
 def test_schemas_of_one_database_are_separate(server: PostgresServer) -> None:
     base_uri, urls = f"s3://bucket/{uuid4()}", [f"{server.url()}?schema=lake_{name}" for name in "ab"]
     for url in urls:
