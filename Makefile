@@ -53,6 +53,7 @@ soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more k
 	@LANCEKEEP_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/integration/test_native_writers.py tests/integration/test_transactions.py -k killed
 	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_rest_behaviours.py -k Generated
 	@LANCEKEEP_SERVER_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_server_soak.py -s
+	@LANCEKEEP_POSTGRES_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_postgres_soak.py -s
 	@LANCEKEEP_DRIVER_KILLS=$(or $(DRIVERS),50) $(BIN)/python -m pytest tests/integration/test_killed_drivers.py -s
 	@LANCEKEEP_DRIVER_KILLS=10 $(BIN)/python -m pytest tests/integration/test_spark_writers.py
 	@LANCEKEEP_SPARK_MUTATIONS=100 $(BIN)/python -m pytest tests/integration/test_spark_oracle.py
