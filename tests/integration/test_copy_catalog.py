@@ -31,10 +31,12 @@ from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.application.catalog import directory_of
+from lancekeep.application.entries.places import Places
 from lancekeep.config import public_url
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused, Unsupported
 from lancekeep.domain.home_copy import all_entries
 from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.domain.table import Table
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.hive.messages import Database
 
@@ -142,6 +144,7 @@ OPERATIONS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "rename": lambda catalog: catalog.rename_table("root_table", "ml.renamed"),
     "properties": lambda catalog: catalog.alter_namespace("ml", {"a": "b"}),
     "fsck": lambda catalog: catalog.upkeep.fsck(),
+    "optimize": lambda catalog: catalog.upkeep.optimize(),
     "commit store": lambda catalog: catalog.upkeep.change_commit_store("conditional-put://"),
 }
 
@@ -219,6 +222,25 @@ def test_table_without_files_is_refused_before_anything_is_written(lake: str, po
     with pytest.raises(Refused, match=r"t: its directory .* holds nothing"):
         copy(lake, "v2", postgres())
     catalog.create_namespace("still_here")
+
+
+def test_table_that_is_dropped_while_the_plan_is_made_is_no_obstacle(
+    lake: str, postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, url = connect(lake, "v2"), postgres()
+    catalog.write("t", ROWS)
+    catalog.write("u", ROWS)
+    is_occupied = Places.is_occupied
+
+    def drop_first(places: Places, table: Table) -> bool:
+        if catalog.table_exists("t"):
+            catalog.drop_table("t")
+        return is_occupied(places, table)
+
+    monkeypatch.setattr(Places, "is_occupied", drop_first)
+    monkeypatch.setattr("lancekeep.application.upkeep.catalog_copy.all_alongside", map)
+    assert copy(lake, "v2", url).done
+    assert connect(lake, url).list_tables() == ["u"]
 
 
 def test_home_of_another_catalog_is_refused(lake: str, tmp_path: Path, postgres: Callable[[], str]) -> None:

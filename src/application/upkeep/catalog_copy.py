@@ -304,8 +304,10 @@ class HomeCopy:
             yield from self._taken(view)
         located = (entry for entry in all_entries(view) if entry.object_type == TABLE and entry.defect is None)
         for batch in _batches(located, _BATCH):
-            for entry, fault in zip(batch, all_alongside(self._fault_of, batch), strict=True):
-                if fault is not None:
+            faults = list(zip(batch, all_alongside(self._fault_of, batch), strict=True))
+            later = self._view_of(self._source) if any(fault is not None for _, fault in faults) else view
+            for entry, fault in faults:
+                if fault is not None and later.find(entry.object_id) == entry:  # no writer has dropped the table since
                     yield Obstacle(_name(entry), fault)
 
     def _reason(self, entry: ManifestEntry) -> str | None:

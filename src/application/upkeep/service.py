@@ -423,6 +423,7 @@ class Upkeep:
             Unsupported: The catalog is a V1 directory, or no index can be built safely on this storage.
         """
         own = self._directory
+        own.ledger.view(during_move=True)  # raises if the catalog moved to another home
         own.ledger.manifest.optimize()
 
     def export_manifest(self) -> int:
