@@ -33,7 +33,7 @@ EXISTS, ABSENT, UNKNOWN = "exists", "absent", "unknown"
 
 @attrs.frozen
 class Told:
-    """What a client was told."""
+    """The result of a call of a client."""
 
     name: str
     verb: str
