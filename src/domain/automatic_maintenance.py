@@ -52,6 +52,11 @@ class AutomaticPolicy:
     keep: int = 100
     target_rows: int = 1 << 20
 
+    def __str__(self) -> str:
+        unit, seconds = next((one for one in reversed(_SECONDS.items()) if not self.older_than % one[1]), ("s", 1))
+        age = f"{self.older_than / seconds:g}{unit}" if self.older_than else "0"
+        return f"{AUTO}: older_than {age}, keep {self.keep}, target_rows {self.target_rows}"
+
 
 def checked_maintenance(name: str, value: str) -> None:
     """Raise `InvalidInput` unless a value of a property has a meaning.

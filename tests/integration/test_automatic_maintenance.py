@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.upkeep.automatic_maintenance import TERM, AutomaticMaintenance
 from lancekeep.application.upkeep.cleanup import Cleanup
+from lancekeep.application.upkeep.lease import Lease
+from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli import lancekeep as commands
 
@@ -187,6 +190,27 @@ def test_a_property_switches_maintenance_off(lake: Maintained, of: str) -> None:
     assert lake.catalog.describe_table("ml.t").properties["lancekeep.maintenance"] == "auto"
 
 
+def test_describe_shows_the_policy_in_force(lake: Maintained) -> None:
+    catalog = lake.catalog
+
+    def shown(name: str) -> str:
+        store = f"sqlite://{Path(catalog.root_uri.removeprefix('file://')).parent}/commits.db"
+        arguments = ["describe", catalog.root_uri, name, "--commit-store", store, "-o", "json"]
+        done = CliRunner().invoke(commands, arguments, obj=lancekeep)
+        assert done.exit_code == 0, done.output
+        return str(json.loads(done.stdout)["maintenance"])
+
+    assert shown("ml.t") == shown("") == "auto: older_than 1h, keep 100, target_rows 1048576"
+    catalog.alter_namespace("", {"lancekeep.maintenance.older_than": "36h"})
+    catalog.alter_table("ml.t", {"lancekeep.maintenance.keep": "7"})
+    assert shown("ml.t") == "auto: older_than 36h, keep 7, target_rows 1048576"
+    assert shown("ml") == "auto: older_than 36h, keep 100, target_rows 1048576"
+    catalog.protect("ml")
+    assert (shown("ml.t"), shown("ml")) == ("off", "off")
+    catalog.alter_table("ml.t", {"lancekeep.maintenance": "auto"})
+    assert shown("ml.t") == "auto: older_than 36h, keep 7, target_rows 1048576"
+
+
 SPARED: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "protected": lambda catalog: catalog.protect("ml"),
     "left to the storage": lambda catalog: catalog.alter_table("ml.t", {"lancekeep.managed": "storage"}),
@@ -275,6 +299,93 @@ def test_failures_are_counted_logged_and_repeated_after_a_pause(
     lake.now += 10
     lake.maintenance.run_once()
     assert lake.maintenance.actions == {("compact", True): 1, ("compact", False): 1}
+
+
+class Panic(BaseException):
+    """As a panic of native code, which is no Exception."""
+
+
+def test_a_table_that_fails_does_not_keep_others_from_maintenance(
+    lake: Maintained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.catalog.write("ml.u", pa.table({"id": [0]}))
+    lake.catalog.alter_namespace("", AT_ONCE)
+    examined, compact = lake.maintenance._examined, lake.maintenance._compactions.compact
+
+    def examine(table: ObjectId, state: object) -> object:
+        if str(table) == "ml.u":
+            raise ValueError("not a manifest")
+        return examined(table, state)  # type: ignore[arg-type]
+
+    def compact_or_panic(table: ObjectId, *arguments: object, **options: object) -> object:
+        if str(table) == "ml.u":
+            raise Panic("unwrap of None")
+        return compact(table, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lake.maintenance, "_compactions", type("Half", (), {"compact": staticmethod(compact_or_panic)}))
+    for _ in range(25):
+        lake.committed.add(ObjectId.of("ml.u"))
+    with monkeypatch.context() as broken:
+        broken.setattr(lake.maintenance, "_examined", examine)
+        lake.append("ml.t", 40)
+        lake.run("ml.t")
+    assert lake.maintenance.actions == {("examine", True): 1, ("compact", False): 1, ("clean up", False): 1}
+    assert lake.state("ml.t") == (1, 1)
+    lake.append("ml.u", 40)
+    lake.append("ml.t", 40)
+    lake.run("ml.t")
+    assert lake.maintenance.actions["compact", True] == 1
+    assert lake.state("ml.t")[1] == 1
+
+
+def test_a_clean_up_without_its_lease_is_repeated(lake: Maintained, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.catalog.alter_table("ml.t", AT_ONCE)
+    lake.append("ml.t", 40)
+
+    def present(lease: Lease) -> None:
+        raise StoreUnavailable("the storage does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Lease, "present", present)
+        lake.run("ml.t")
+    assert lake.maintenance.actions == {("compact", False): 1, ("clean up", True): 1}
+    lake.now += 100
+    lake.maintenance.run_once()
+    assert lake.state("ml.t") == (1, 1)
+
+
+def test_a_table_that_cannot_be_cleaned_rests_while_others_are_cleaned(
+    lake: Maintained, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.catalog.write("ml.u", pa.table({"id": [0]}))
+    lake.catalog.alter_namespace("", AT_ONCE)
+    tags = Path(lake.catalog.describe_table("ml.u").uri.removeprefix("file://")) / "_refs" / "tags"
+    tags.mkdir(parents=True)
+    (tags / "torn.json").write_text("{")
+    lake.append("ml.u", 40)
+    for passed in (1000, 6, 6, 6):
+        lake.append("ml.t", 30)
+        for _ in range(25):
+            lake.committed.add(ObjectId.of("ml.u"))
+        lake.run("ml.t", passed)
+    assert lake.state("ml.t")[1] == 1
+    assert lake.state("ml.u")[1] == 42
+    assert caplog.text.count("ml.u: clean up: skipped") == 3  # the pauses last 5 and 10 seconds
+
+
+def test_few_of_the_idle_tables_are_remembered(lake: Maintained, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = list[float]()
+    monkeypatch.setattr(lake.maintenance, "_rest", rests.append)
+    monkeypatch.setattr(lake.maintenance, "_examined", lambda table, state: state.listed(None))
+    monkeypatch.setattr("lancekeep.application.upkeep.automatic_maintenance._MOST_STATES", 100)
+    monkeypatch.setattr("lancekeep.application.upkeep.automatic_maintenance._SLICE", 1e-12)
+    for number in range(1000):
+        lake.committed.add(ObjectId.of(f"ml.t{number}"))
+    lake.maintenance.run_once()
+    assert len(rests) == 999
+    lake.maintenance.run_once()
+    assert len(rests) == 999
+    assert list(map(str, lake.maintenance._states)) == [f"ml.t{number}" for number in range(900, 1000)]
 
 
 def test_a_table_that_is_dropped_is_forgotten(lake: Maintained) -> None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from threading import Event, Thread, current_thread, main_thread
 from weakref import WeakSet
 
@@ -74,7 +75,9 @@ _LONGEST_PATIENCE = 86_400.0
 _TICK = 0.1
 """Seconds after which an ending process is noticed."""
 _SLICE = 0.02
-"""Seconds of work of a clean-up after which writers get the processor."""
+"""Seconds of work of a clean-up, or of examinations, after which writers get the processor."""
+_MOST_STATES = 4096
+"""So many tables are remembered that wait for their next commits. A forgotten table is examined at its next commit."""
 
 _OPEN: WeakSet[AutomaticMaintenance] = WeakSet()
 
@@ -248,16 +251,16 @@ class AutomaticMaintenance:
                     rest = max(_LEAST_REST, rest_after(self.run_once()))
                 except _Stopped:
                     return
-                except Exception as error:
+                except BaseException as error:  # a panic of native code is no Exception
                     self._failed(EXAMINE, "the catalog", error)
                     rest = _LOOK_EVERY
 
     def _rested(self, seconds: float) -> bool:
         """Rest, then wait until a table is to be examined; return False if the process or the catalog ends."""
         until = self._clock() + seconds
+        wakes = min((at for state in self._states.values() if (at := state.wakes()) is not None), default=None)
         while main_thread().is_alive() and not self._stopping.is_set():
             now = self._clock()
-            wakes = min((at for state in self._states.values() if (at := state.wakes()) is not None), default=None)
             if now >= until and (self._committed.changed.is_set() or (wakes is not None and now >= wakes)):
                 return True
             self._stopping.wait(_TICK)
@@ -272,21 +275,17 @@ class AutomaticMaintenance:
             cleans: Whether to remove versions; a clean-up in progress calls this without.
 
         Returns:
-            The seconds of work, as of one core.
+            The seconds of work after the last rest, as of one core.
         """
         worked = 0.0
-        for table, count in self._committed.take().items():
-            state = self._states.setdefault(table, _State())
-            state.count(count)
-        now = self._clock()
         cleaned: dict[AutomaticPolicy, list[tuple[Table, _State]]] = {}
-        for table, state in list(self._states.items()):
-            wakes = state.wakes()
-            if wakes is None or wakes > now:
-                continue
+        for table, state in self._waiting():
+            if worked >= _SLICE:
+                self._rest(rest_after(worked))
+                worked = 0.0
             self._require_running()
             used = self._processor()
-            state.begin(now)
+            state.begin(self._clock())
             engine_seconds = 0.0
             try:
                 found = self._examined(table, state)
@@ -301,7 +300,9 @@ class AutomaticMaintenance:
                     cleaned.setdefault(policy, []).append((entry, state))
             except TableNotFound:
                 self._states.pop(table, None)
-            except LancekeepError as error:
+            except _Stopped:
+                raise
+            except BaseException as error:  # one table does not keep the others from their maintenance
                 self._failed(EXAMINE, str(table), error)
                 state.pause(self._clock())
             finally:
@@ -311,6 +312,26 @@ class AutomaticMaintenance:
             self._clean_up(policy, some)
             worked += self._processor() - used
         return worked
+
+    def _waiting(self) -> list[tuple[ObjectId, _State]]:
+        """Count the new commits, and return the tables that are to be examined, in the order of their waiting."""
+        for table, count in self._committed.take().items():
+            state = self._states.pop(table, None) or _State()
+            state.count(count)
+            self._states[table] = state  # last, for `_forget`
+        now = self._clock()
+        found = [(at, table) for table, state in self._states.items() if (at := state.wakes()) is not None]
+        found.sort(key=lambda each: each[0])
+        waiting = [(table, self._states[table]) for at, table in found if at <= now]
+        self._forget(len(self._states) - len(found) - _MOST_STATES)
+        return waiting
+
+    def _forget(self, many: int) -> None:
+        """Forget the tables that wait for their next commits, those with the oldest commits first."""
+        if many > 0:
+            idle = (table for table, state in self._states.items() if state.wakes() is None)
+            for table in list(islice(idle, many)):
+                del self._states[table]
 
     def _examined(self, object_id: ObjectId, state: _State) -> tuple[Table, AutomaticPolicy, Due] | None:
         """Return what is due for a table; None if it is not maintained."""
@@ -372,10 +393,10 @@ class AutomaticMaintenance:
         began = self._clock()
         try:
             if wanted.compact is not None:
-                self._act(COMPACT, table, state, partial(self._compact, table, wanted, began))
+                self._act(COMPACT, [(table, state)], partial(self._compact, table, wanted, began))
             if wanted.refresh:
                 self._require_running()
-                self._act(INDEX, table, state, partial(self._refresh, table, wanted.refresh))
+                self._act(INDEX, [(table, state)], partial(self._refresh, table, wanted.refresh))
         finally:
             if not leads_already:  # a clean-up in progress
                 self._release(state)
@@ -397,22 +418,35 @@ class AutomaticMaintenance:
 
     def _clean_up(self, policy: AutomaticPolicy, some: Sequence[tuple[Table, _State]]) -> None:
         """Remove the old versions of tables, in one run: it reads the manifests of the catalog."""
-        led = [(table, state) for table, state in some if self._lead(table, state)]
+        led = list[tuple[Table, _State]]()
         try:
+            led += (each for each in some if self._lead(*each))
             presents = [state.lease.present() for _, state in led if state.lease is not None]
-            for table, state in led[:1]:
-                every = [each.id for each, _ in led]
-                present = max(filter(None, presents), default=None)
-                leases = [each.lease for _, each in led if each.lease is not None]
-                run = partial(self._remove, policy, every, present, leases)
-                self._act(CLEAN_UP, table, state, run, others=[each for _, each in led[1:]])
+            present = max(filter(None, presents), default=None)
+            leases = [each.lease for _, each in led if each.lease is not None]
+            kept = {str(table.id) for table, _ in led}
+            if led:
+                every = [table.id for table, _ in led]
+                self._act(CLEAN_UP, led, partial(self._remove, policy, every, present, leases, kept), kept)
+        except _Stopped:
+            raise
+        except BaseException as error:  # of a lease
+            self._failed(CLEAN_UP, _names(some), error)
+            for _, state in some:
+                state.pause(self._clock())
         finally:
             for _, state in led:
                 self._release(state)
 
     def _remove(
-        self, policy: AutomaticPolicy, tables: Collection[ObjectId], present: datetime | None, leases: Sequence[Lease]
+        self,
+        policy: AutomaticPolicy,
+        tables: Collection[ObjectId],
+        present: datetime | None,
+        leases: Sequence[Lease],
+        kept: set[str],
     ) -> str:
+        """Remove versions; drop the tables that have lost some from ``kept``."""
         age = timedelta(seconds=policy.older_than)
         ledger, places, pace = self._ledger, self._places, self._paced(leases)
         report = Cleanup(ledger, places, self._clones, age, policy.keep, GRACE, tables, pace, present=present).run(
@@ -420,6 +454,7 @@ class AutomaticMaintenance:
         )
         for each in report.skipped:
             _LOG.warning("Automatic maintenance of %s: clean up: skipped: %s", each.table, each.reason)
+        kept.difference_update(each.table for each in report.tables if each.versions)
         return f"{report.versions} versions, {report.files} files" if report.versions else ""
 
     def _paced(self, leases: Sequence[Lease]) -> Callable[[int, int, str], None]:
@@ -437,10 +472,9 @@ class AutomaticMaintenance:
             worked = self._processor() - used
             if worked < _SLICE:
                 return
-            self._stopping.wait(rest_after(worked))
-            self._require_running()
+            self._rest(rest_after(worked))
             if self._clock() - looked > _LOOK_EVERY:
-                self._stopping.wait(rest_after(self.run_once(cleans=False)))
+                self._rest(rest_after(self.run_once(cleans=False)))
                 looked = self._clock()
             used = self._processor()
             if self._clock() - renewed > TERM / 3:
@@ -451,27 +485,34 @@ class AutomaticMaintenance:
         return pace
 
     def _act(
-        self, kind: str, table: Table, state: _State, act: Callable[[], str], others: Sequence[_State] = ()
+        self, kind: str, some: Sequence[tuple[Table, _State]], act: Callable[[], str], kept: Collection[str] = ()
     ) -> None:
-        """Perform an action. After a failure, and after an action without effect, the table is left alone."""
-        names = str(table.id) + (f" and {len(others)} other tables" if others else "")
+        """Perform an action. After a failure, and after an action without effect, a table is left alone.
+
+        Args:
+            kind: The kind of the action.
+            some: The tables.
+            act: Performs it, and returns what it did; an empty text if it had no effect.
+            kept: The names of the tables on which it had no effect. Is read after the action.
+        """
+        names, detail = _names(some), ""
         try:
             detail = act()
         except _Stopped:
             raise
-        except Exception as error:  # also of the table engine: no writer is to notice it
+        except BaseException as error:  # also a panic of the table engine: no writer is to notice it
             self._failed(kind, names, error)
         else:
             if detail:
                 self.actions[kind, False] += 1
                 _LOG.info("Automatic maintenance of %s: %s: %s", names, kind, detail)
-                for each in (state, *others):
-                    each.succeed()
-                return
-        for each in (state, *others):
-            each.pause(self._clock())
+        for table, state in some:
+            if detail and str(table.id) not in kept:
+                state.succeed()
+            else:
+                state.pause(self._clock())
 
-    def _failed(self, kind: str, name: str, error: Exception) -> None:
+    def _failed(self, kind: str, name: str, error: BaseException) -> None:
         if self._stopping.is_set():  # the catalog is closed under the action
             return
         self.actions[kind, True] += 1
@@ -480,6 +521,13 @@ class AutomaticMaintenance:
     def _require_running(self) -> None:
         if self._stopping.is_set() or not main_thread().is_alive():
             raise _Stopped
+
+    def _rest(self, seconds: float) -> None:
+        while seconds > 0:
+            self._require_running()
+            self._stopping.wait(min(seconds, _TICK))
+            seconds -= _TICK
+        self._require_running()
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -503,6 +551,11 @@ class AutomaticMaintenance:
         if state.lease is not None:
             with suppress(LancekeepError):  # it ends after a term
                 state.lease.release()
+            state.lease = None
+
+
+def _names(some: Sequence[tuple[Table, _State]]) -> str:
+    return str(some[0][0].id) + (f" and {len(some) - 1} other tables" if len(some) > 1 else "")
 
 
 def _facts(version: TableVersion, ages: Sequence[float], name: str) -> TableFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -9,9 +10,20 @@ from typing import Any
 import click
 
 from lancekeep.application.catalog import Catalog, directory_of, services_of
-from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported, VersionNotFound
+from lancekeep.domain.automatic_maintenance import OFF, policy_of
+from lancekeep.domain.errors import (
+    InvalidInput,
+    LancekeepError,
+    NamespaceNotFound,
+    TableNotFound,
+    Unsupported,
+    VersionNotFound,
+)
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.managed import by_storage
 from lancekeep.domain.manifest_entry import NAMESPACE
+from lancekeep.domain.mem_wal import permits_lsm
+from lancekeep.domain.protection import PROTECTED
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import BYTES, COUNT, TIME, Column, Output, output
@@ -36,6 +48,7 @@ _TABLE = (
     Column("tags"),
     Column("branches"),
     Column("properties"),
+    Column("maintenance"),
 )
 _NAMESPACE = (
     Column("catalog"),
@@ -44,6 +57,7 @@ _NAMESPACE = (
     Column("namespaces"),
     Column("tables"),
     Column("properties"),
+    Column("maintenance"),
 )
 
 
@@ -70,6 +84,7 @@ def _table(catalog: Catalog, name: str) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(column.name for column in _TABLE)
     found |= {"table": str(described.id), "location": described.uri, "version": described.version}
     found["properties"] = _pairs(described.properties)
+    found["maintenance"] = _maintenance(catalog, described.id, described.properties)
     if described.version is None:
         return found
     [latest] = catalog.versions.history(name, 1)
@@ -111,7 +126,34 @@ def _namespace(catalog: Catalog, name: str) -> dict[str, Any]:
         "namespaces": _counted(len(namespaces), more),
         "tables": _counted(len(tables), most),
         "properties": _pairs({key: value for key, value in namespace.properties.items() if value != store}),
+        "maintenance": _maintenance(catalog, object_id, None),
     }
+
+
+def _maintenance(catalog: Catalog, object_id: ObjectId, table: Mapping[str, str] | None) -> str | None:
+    """Return how a table, or the tables of a namespace, are maintained automatically.
+
+    Args:
+        catalog: The catalog.
+        object_id: The table or the namespace.
+        table: The properties of the table; None for a namespace.
+
+    Returns:
+        None if the caller must not read a namespace above.
+    """
+    own, is_managed = table or {}, True
+    with suppress(Unsupported):
+        is_managed = directory_of(catalog).ledger.managed
+    lengths = range(len(object_id.names) + (table is None))
+    try:
+        above = [catalog.describe_namespace(ObjectId(object_id.names[:length])).properties for length in lengths]
+        is_spared = any(PROTECTED in each for each in (*above, own)) or permits_lsm(own)
+        policy = policy_of(above[0], own, is_spared=is_spared or (is_managed and by_storage(own)))
+    except InvalidInput as error:
+        return str(error)
+    except LancekeepError:
+        return None
+    return OFF if policy is None else str(policy)
 
 
 def _counted(number: int, more: str | None) -> str:
