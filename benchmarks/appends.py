@@ -234,7 +234,9 @@ def served(root: str, store: str | None, options: dict[str, str], threads: int) 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             assert server.stdout is not None
+            printed = []
             for line in server.stdout:
+                printed.append(line)
                 if "http://" in line:
                     address = urlsplit("http://" + line.partition("http://")[2].split()[0].rstrip('"'))
                     threading.Thread(target=server.stdout.read, daemon=True).start()
@@ -242,7 +244,7 @@ def served(root: str, store: str | None, options: dict[str, str], threads: int) 
                     assert address.port is not None
                     yield address.hostname, address.port
                     return
-            raise RuntimeError("the server ended before it listened")
+            raise RuntimeError(f"the server ended before it listened: {''.join(printed)[-2000:]}")
         finally:
             server.terminate()
 

@@ -551,3 +551,17 @@ def test_a_listing_finds_keys_that_are_merged_in_the_meantime(local: Site, monke
     assert len(merges) == 1
     assert [append(other, number, key) for number, key in enumerate(keys)] == answers
     assert [name[:2] for name in names_of_records(local.at)] == ["1-"]
+
+
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs00000001", "9-later"])
+def test_hidden_files_of_other_programs_are_no_records(local: Site, name: str) -> None:
+    key = new_key()
+    append(local.open(), 1, key)
+    places = directory_of(local.open()).places
+    [record] = [info.key for info in places.objects.list(requests_directory(places)) if "/keys-" in info.key]
+    places.objects.put(f"{record.rpartition('/')[0]}/{name}", b"x")
+    if name.startswith("."):
+        assert append(local.open(), 1, key) == 2
+    else:
+        with pytest.raises(lancekeep.Unsupported, match="later release"):
+            append(local.open(), 1, key)

@@ -305,7 +305,8 @@ class TableKeys:
         commits, length = self._commits, len(self._directory)
 
         def listed() -> list[str]:
-            return [info.key[length:] for info in commits.objects.list(self._directory)]
+            names = (info.key[length:] for info in commits.objects.list(self._directory))
+            return [name for name in names if not name.startswith(".")]  # no release writes hidden files
 
         names = commits.retry.call(listed)
         if len(names) > _ONE_READ and not commits.objects.guarantees.paged:
