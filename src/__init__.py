@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.service import Upkeep
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
-    from lancekeep.composition import certify, connect, copy_catalog
+    from lancekeep.composition import certify, connect
     from lancekeep.domain.change_feed import CatalogChange, ChangePage
     from lancekeep.domain.commit import Changed, Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.entrypoints.verification import Problem, Verification, VerifiedTable, verify
     from lancekeep.format.tags import Tag
+    from lancekeep.homes import copy_catalog
     from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, VectorSearch
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
     from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
@@ -272,7 +273,8 @@ _HOMES = {
     "lancekeep.domain.maintenance": "MaintenancePolicy",
     "lancekeep.application.upkeep.maintenance": "MaintenanceAction",
     "lancekeep.application.upkeep.manifest_names": "RenamedManifests",
-    "lancekeep.composition": "certify connect copy_catalog",
+    "lancekeep.composition": "certify connect",
+    "lancekeep.homes": "copy_catalog",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.application.rows.table_data": "TableData",
     "lancekeep.application.rows.table_scan": "TableScan",

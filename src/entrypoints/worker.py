@@ -30,7 +30,7 @@ def main(connection: int, listening: int) -> None:
     try:
         with application(task) as (app, served, end_background):
             supervised.show(app.state.telemetry.registry)
-            app.state.telemetry.gather = supervised.metrics
+            app.state.telemetry.gather_by(supervised.metrics)
             server = Server(app, task.settings, end_background, lambda: supervised.send("ready", served))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             server.serve_from(listener)

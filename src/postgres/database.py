@@ -276,6 +276,10 @@ class BoundedConnection(psycopg.Connection[Row]):
 
     seconds: float = SECONDS
 
+    def be_patient(self, seconds: float) -> None:
+        """Let the server be silent for some seconds from now on."""
+        self.seconds = seconds
+
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
         return super().wait(_bounded(gen, timeout or self.seconds), interval)
 

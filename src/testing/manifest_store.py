@@ -227,9 +227,8 @@ class ManifestStoreContract:
 
     def _race(self, stores: list[ManifestStore], name: str) -> None:
         """Create one namespace through all instances at once: exactly one succeeds."""
-        results = _together(
-            stores, lambda store: change(store, lambda view: create_namespace(view, ObjectId.of([name]), {}))
-        )
+        made = ObjectId.of([name])
+        results = _together(stores, lambda store: change(store, lambda view: create_namespace(view, made, {})))
         assert results == ["NamespaceAlreadyExists"] * (len(stores) - 1) + ["done"]
 
 

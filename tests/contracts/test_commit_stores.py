@@ -63,9 +63,9 @@ from lancekeep.testing.commit_store import (
     BatchContract,
     CommitStoreContract,
     SharedCommitStoreContract,
-    UnfinishedContract,
 )
 from lancekeep.testing.concurrency import race
+from lancekeep.testing.unfinished_rows import UnfinishedContract
 from servers import silent_server
 
 if TYPE_CHECKING:

@@ -143,7 +143,8 @@ def test_lock_file_satisfies_every_requirement() -> None:
     locked = {pin.name: next(iter(pin.specifier)).version for pin in map(Requirement, LOCK)}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
-    wanted = [requirement for requirement in map(Requirement, asked) if requirement.name != "lancekeep"]
+    built = {"lancekeep", "gssapi"}  # gssapi needs the headers of Kerberos, so it is in no environment of tests
+    wanted = [requirement for requirement in map(Requirement, asked) if requirement.name not in built]
     assert [str(want) for want in wanted if not want.specifier.contains(locked.get(want.name, "0"))] == []
 
 

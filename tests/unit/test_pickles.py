@@ -10,8 +10,8 @@ import lancekeep
 SOURCES = Path(lancekeep.__file__).parent
 WITHIN_ONE_SPARK_JOB = {"entrypoints/spark/sql/workers.py"}
 """The protocol of Spark's own Python data sources: partitions and messages between the driver and its executors."""
-OF_A_CHILD = {"entrypoints/isolation.py"}
-"""Tasks and results between a process and the child that it has started, by pipes."""
+OF_A_CHILD = {"entrypoints/isolation.py", "entrypoints/rest/supervised.py", "entrypoints/rest/workers.py"}
+"""Tasks and results between a process and the children that it has started, by pipes and pairs of sockets."""
 WITHIN_ONE_TEST = {"testing/object_store.py"}
 """The contract of an object store pickles an error and loads it at once."""
 EXECUTE = {"load", "loads", "Unpickler", "eval", "exec", "read_pickle", "unpickle"}

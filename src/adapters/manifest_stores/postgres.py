@@ -359,7 +359,7 @@ class PostgresManifestStore:
             def rows(statement: str, values: Any) -> list[Row]:
                 return connection.execute(statement, values).fetchall()
 
-            connection.seconds = LOCK_SECONDS
+            connection.be_patient(LOCK_SECONDS)
             with connection.transaction():
                 view = self._viewed(rows, self._locked_view)
                 for (made,) in rows(self._settle, (view.catalog, seen.version, list(promised))) if promised else ():
@@ -374,7 +374,7 @@ class PostgresManifestStore:
                         self._applied(view, (), _new_token(), rows)
                         return error
                     raise
-                connection.seconds = seconds_for(len(changes))
+                connection.be_patient(seconds_for(len(changes)))
                 token, applied = _new_token(), view
                 if changes or possible:
                     after = self._applied(view, changes, token, rows)

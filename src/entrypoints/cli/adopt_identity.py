@@ -5,13 +5,13 @@ from __future__ import annotations
 import attrs
 import click
 
-from lancekeep.composition import adopt_root
 from lancekeep.config import ConnectionConfig, given
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_line
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, assume_yes, stores
 from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
+from lancekeep.homes import adopt_root
 
 
 @command()

@@ -42,14 +42,13 @@ class Telemetry:
     """The log, the metrics and the tracer of one application.
 
     Attributes:
-        gather: Returns the metrics of all workers of the server; None if this process serves alone.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.log = log_of(settings)
         self.tracer = _tracer() if settings.tracing else None
         self.registry = CollectorRegistry()
-        self.gather: Callable[[], Awaitable[Snapshot]] | None = None
+        self._gather: Callable[[], Awaitable[Snapshot]] | None = None
         self.requests = Counter(
             "lancekeep_requests", "Requests by operation and status.", ("operation", "status"), registry=self.registry
         )
@@ -60,6 +59,10 @@ class Telemetry:
         self.commits = Counter(
             "lancekeep_commits", "Changes by operation and outcome.", ("operation", "outcome"), registry=self.registry
         )
+
+    def gather_by(self, gather: Callable[[], Awaitable[Snapshot]]) -> None:
+        """Show the metrics of all workers of the server, not of this process alone."""
+        self._gather = gather
 
     def count_conflicts(self, last_hour: Callable[[], int]) -> None:
         """Show the commits of this process that lost their version in the last hour."""
@@ -76,7 +79,7 @@ class Telemetry:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the text format of Prometheus."""
-        content = generate_latest(self.registry) if self.gather is None else text(await self.gather())
+        content = generate_latest(self.registry) if self._gather is None else text(await self._gather())
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     @contextmanager

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lancekeep.adapters.manifest_stores.hive.changes import Step
 from lancekeep.adapters.manifest_stores.hive.mapping import (
+    ID,
     LAST_CHANGE,
+    LOCATION,
     REVISION,
     TABLE_TYPE,
     Layout,
@@ -16,7 +18,7 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     new_catalog,
     own_table,
 )
-from lancekeep.adapters.manifest_stores.hive.view import HiveView
+from lancekeep.adapters.manifest_stores.hive.view import VERSION, HiveView
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
 from lancekeep.domain.catalog import AddColumns, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import LancekeepError, NamespaceNotEmpty, TableAlreadyExists, Unsupported
@@ -27,6 +29,32 @@ from lancekeep.hive.messages import Table as HiveTable
 
 FOREIGN = "at "
 """The beginning of the revision of an object that other software created."""
+
+
+def entered_again(view: HiveView, object_id: str) -> Sequence[Change]:
+    """Enter a table again, which makes it external."""
+    entry = view.find(object_id)
+    return [] if entry is None else [Put(entry)]
+
+
+def is_needed(view: HiveView, own: HiveTable) -> bool:
+    """Return whether one of the catalog's own tables is needed.
+
+    A table that was prepared for a version is not needed once this version has another change.
+    """
+    parameters = own.parameters or {}
+    kind, version, *_ = (*(own.name or "").split("_"), "", "")
+    if kind in ("at", "in"):
+        version = parameters.get(VERSION, "")
+        entry = view.find(parameters.get(ID, ""))
+        if entry is not None and entry.location == parameters.get(LOCATION):
+            return True
+    return not version.isdecimal() or int(version) > view.version
+
+
+def new_revision(token: str) -> str:
+    """Return the revision of an object that the change with a token creates."""
+    return f"new {token}"
 
 
 class Plan:

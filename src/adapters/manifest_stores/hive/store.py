@@ -35,10 +35,18 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     new_catalog,
     own_table,
 )
-from lancekeep.adapters.manifest_stores.hive.plan import FOREIGN, Plan, foreign, revision_of
+from lancekeep.adapters.manifest_stores.hive.plan import (
+    FOREIGN,
+    Plan,
+    entered_again,
+    foreign,
+    is_needed,
+    new_revision,
+    revision_of,
+)
 from lancekeep.adapters.manifest_stores.hive.view import CHANGE, PROPERTIES, TOKENS, VERSION, HiveView
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
-from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put
+from lancekeep.domain.catalog import ManifestStoreGuarantees, Put
 from lancekeep.domain.errors import (
     AlreadyExists,
     ConcurrentModification,
@@ -180,7 +188,7 @@ class HiveManifestStore:
         for _ in view.all_of(TABLE):
             pass  # the view keeps the exposed tables only
         for object_id in view.exposed:
-            self.apply(lambda view, object_id=object_id: (_again(view, object_id), None))  # type: ignore[misc]
+            self.apply(lambda view, object_id=object_id: (entered_again(view, object_id), None))  # type: ignore[misc]
 
     def clean_up(self) -> int:
         """Remove the catalog's own tables that stopped writers have left."""
@@ -376,7 +384,7 @@ class HiveManifestStore:
                 continue
             place = self._place(step.object_id)
             if step.source is None:
-                self._create_own(self._layout.own(place.catalog, step.hidden), {REVISION: _new(token)})
+                self._create_own(self._layout.own(place.catalog, step.hidden), {REVISION: new_revision(token)})
             for name in self._layout.owner_rows(step.object_id, str(step.entry.location), token) if step.moves else ():
                 row = {ID: step.object_id, LOCATION: str(step.entry.location), VERSION: str(version), REVISION: token}
                 self._create_own(self._layout.own(place.catalog, name), row)
@@ -399,24 +407,13 @@ class HiveManifestStore:
     def _own_tables(self, view: HiveView) -> Iterator[tuple[str | None, HiveTable]]:
         catalogs: Sequence[str | None] = sorted(self._metastore.catalogs() or ()) if self._layout.catalogs else [None]
         for catalog in catalogs:
-            for table in view.own_tables("new_*|gone_*|at_*|in_*", catalog):
-                yield catalog, table
+            yield from ((catalog, table) for table in view.own_tables("new_*|gone_*|at_*|in_*", catalog))
 
     def _is_removed(self, view: HiveView, catalog: str | None, table: HiveTable) -> bool:
-        """Remove one of the catalog's own tables if nothing needs it, and return whether it was removed.
-
-        A table that was prepared for a version is not needed once this version has another change.
-        """
-        parameters, name = table.parameters or {}, table.name or ""
-        kind, version, *_ = (*name.split("_"), "", "")
-        if kind in ("at", "in"):
-            version = parameters.get(VERSION, "")
-            entry = view.find(parameters.get(ID, ""))
-            if entry is not None and entry.location == parameters.get(LOCATION):
-                return False
-        if not version.isdecimal() or int(version) > view.version:
+        """Remove one of the catalog's own tables if nothing needs it, and return whether it was removed."""
+        if is_needed(view, table):
             return False
-        self._drop_own(self._layout.own(catalog, name))
+        self._drop_own(self._layout.own(catalog, table.name or ""))
         return True
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -447,7 +444,7 @@ class HiveManifestStore:
     def _enter_table(self, step: Step, entry: ManifestEntry, place: Place, token: str, managed: bool) -> None:
         """Create a table from one of the catalog's own tables, or change or rename it."""
         if step.source is None:
-            source, was = self._layout.own(place.catalog, step.hidden), _new(token)
+            source, was = self._layout.own(place.catalog, step.hidden), new_revision(token)
             present: HiveTable | None = own_table(source, {REVISION: was})
         else:
             source, was = self._place(step.source), str(step.was)
@@ -554,21 +551,10 @@ class HiveManifestStore:
 
     def _drop_own_database(self, catalog: str) -> None:
         """Drop the database of the catalog's own tables in a catalog of Hive, if it is empty."""
-        with suppress(ObjectMissing, Refused, StoreUnavailable):
-            self._metastore.drop_database(self._layout.own_database, catalog=catalog)
-        with suppress(ObjectMissing, Refused, StoreUnavailable):
-            self._metastore.drop_database("default", catalog=catalog)
+        for name in (self._layout.own_database, "default"):
+            with suppress(ObjectMissing, Refused, StoreUnavailable):
+                self._metastore.drop_database(name, catalog=catalog)
 
     def _is_over(self, version: int) -> bool:
         """Return whether another writer has completed a change: a database has no compare-and-set."""
         return self._viewed(self._control()).version > version
-
-
-def _again(view: CatalogView, object_id: str) -> Sequence[Change]:
-    """Enter a table again, which makes it external."""
-    entry = view.find(object_id)
-    return [] if entry is None else [Put(entry)]
-
-
-def _new(token: str) -> str:
-    return f"new {token}"
