@@ -254,7 +254,7 @@ def assembled(
     root_key: str,
     elsewhere: ClaimedManifestStore | ManifestStoreElsewhere | None,
 ) -> Catalog:
-    """Return the catalog of a configuration, without a check of its home and of its commit store.
+    """Return the catalog of a configuration, whatever its home and commit store.
 
     Args:
         config: The configuration.
