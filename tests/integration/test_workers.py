@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -29,6 +30,10 @@ from contracts.test_commit_stores import self_signed
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.server import Server
+from lancekeep.entrypoints.rest.settings import ServerSettings
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 METRIC = re.compile(r"^(lancekeep_\w+)(?:\{(.*)\})? (.*)$", re.MULTILINE)
@@ -184,3 +189,20 @@ def test_what_workers_cannot_serve_is_refused(tmp_path: Path, arguments: str, me
     done = CliRunner().invoke(command, line, obj=lancekeep)
     assert done.exit_code != 0
     assert message in done.output
+
+
+def test_signal_before_the_server_takes_connections_stops_it() -> None:
+    class Early(Server):
+        def run(self, sockets: list[socket.socket] | None = None) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            super().run(sockets)
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    catalog = lancekeep.connect("memory://")
+    try:
+        Early(create_app(CatalogNamespace(catalog)), ServerSettings(port=0)).serve_on(lambda url: None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        gc.unfreeze()
+        gc.set_threshold(700, 10, 10)

@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
     def serve_from(self, listener: socket.socket) -> None:
         """Serve from a socket until a signal stops the server."""
         for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, _return)  # uvicorn raises the signal again after its shutdown
+            signal.signal(each, self._leave)  # also before uvicorn's own handler, and again after its shutdown
         _spare_collections()
         self.run(sockets=[listener])
 
@@ -93,9 +93,13 @@ class Server(uvicorn.Server):
         """
         super().run(sockets)
         for each in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(each) is _return:
+            if signal.getsignal(each) == self._leave:
                 signal.signal(each, signal.SIG_DFL)
         self._application.state.running.wait(self._left())
+
+    def _leave(self, number: int, frame: object) -> None:
+        """Stop, also if the signal comes before uvicorn takes signals."""
+        self.should_exit = True
 
     def _left(self) -> float:
         """Return what is left of ``shutdown_seconds``."""
@@ -121,7 +125,3 @@ def _spare_collections() -> None:
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-
-
-def _return(number: int, frame: object) -> None:
-    """Let the caller of `Server.serve_on` go on after a signal."""

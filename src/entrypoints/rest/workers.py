@@ -136,10 +136,8 @@ class Worker:
             while True:
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 kind, *values = pickle.loads(await reader.readexactly(size))
-                if kind == "ready":
-                    self._ready.set_result(values[0])
-                elif kind == "failed":
-                    self._ready.set_exception(values[0])
+                if kind in ("ready", "failed"):
+                    self._started(kind, values[0])
                 elif kind == "metrics":
                     self._asked(self, values[0])
                 elif kind == "last":
@@ -156,6 +154,14 @@ class Worker:
             )
         assert self._writer is not None
         self._writer.close()
+
+    def _started(self, kind: str, said: Any) -> None:
+        if self._ready.done():
+            return  # it failed after it was ready, or nothing waits for it any more
+        if kind == "ready":
+            self._ready.set_result(said)
+        else:
+            self._ready.set_exception(said)
 
     def _settle(self, number: int) -> None:
         answer = self._waiting.pop(number, None)
@@ -188,6 +194,7 @@ class Supervisor:
         self._seconds = shutdown_seconds
         self._log = log
         self._workers: dict[int, Worker] = {}
+        self._starting = [asyncio.Lock() for _ in range(workers)]
         self._processes: set[Worker] = set()
         self._past: Snapshot = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -224,6 +231,7 @@ class Supervisor:
                 serving.result()
         finally:
             self._stopping.set()
+            self._listener.close()  # the workers close theirs, so new connections are refused
             for each in (serving, stopping, *self._tasks):
                 each.cancel()
             await asyncio.gather(*(each.stop(self._seconds) for each in list(self._processes)))
@@ -259,8 +267,8 @@ class Supervisor:
     async def _outlive(self, worker: Worker) -> None:
         """Keep what a worker has counted after its end."""
         await worker.ended.wait()
-        self._processes.discard(worker)
         await worker.closed()
+        self._processes.discard(worker)  # at once with the next line, so that counters never fall
         self._past = total((self._past, counted(worker.samples)))
         worker.samples = {}
 
@@ -277,9 +285,12 @@ class Supervisor:
             pause = 0.0 if time.monotonic() - worker.started > STABLE else min(LONGEST_PAUSE, 2 * pause or 0.1)
             while True:
                 await asyncio.sleep(pause)
-                self._restarts.inc()
+                if self._workers[number] is worker:
+                    self._restarts.inc()
                 try:
-                    await self._start(number)
+                    async with self._starting[number]:
+                        if self._workers[number] is worker:  # else a reload has replaced it
+                            await self._start(number)
                     break
                 except Exception as error:
                     self._log.error("worker does not start", number=number, error=str(error))
@@ -288,14 +299,15 @@ class Supervisor:
     async def _reload(self) -> None:
         """Replace the workers one by one; stop at the first that cannot start."""
         for number in range(self._number):
-            old = self._workers[number]
-            if old.ended.is_set():
-                continue  # its successor, which is about to start, reads the files anyway
-            try:
-                await self._start(number)
-            except Exception as error:
-                self._log.error("reload failed; the other workers go on", number=number, error=str(error))
-                return
+            async with self._starting[number]:
+                old = self._workers[number]
+                if old.ended.is_set():
+                    continue  # its successor, which is about to start, reads the files anyway
+                try:
+                    await self._start(number)
+                except Exception as error:
+                    self._log.error("reload failed; the other workers go on", number=number, error=str(error))
+                    return
             await old.stop(self._seconds)
         self._log.info("reloaded", workers=self._number)
 
