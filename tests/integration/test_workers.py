@@ -66,7 +66,6 @@ def serve(tmp_path: Path, *arguments: str, **settings: str) -> Iterator[Running]
     line = [sys.executable, "-m", "lancekeep", "serve", f"{tmp_path}/lake", "--port", "0", "--workers", "2"]
     line += ["--commit-store", f"sqlite://{tmp_path}/commits.db", "--storage-option", "fsync=false", *arguments]
     environment = {**os.environ, **{f"LANCEKEEP_SERVER__{name.upper()}": value for name, value in settings.items()}}
-    environment["LANCEKEEP_SERVER__LOG_FORMAT"] = "json"
     pipe = subprocess.PIPE
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
