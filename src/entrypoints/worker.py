@@ -10,7 +10,6 @@ import socket
 import sys
 
 from lancekeep.entrypoints.rest.listening import Shared
-from lancekeep.entrypoints.rest.logs import log_everything
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.supervised import Supervised, portable
 from lancekeep.entrypoints.rest.task import Task
@@ -25,7 +24,6 @@ def main(connection: int, listening: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor replaces this process
     supervised = Supervised(channel)
     task: Task = supervised.receive()
-    log_everything(task.settings)
     supervised.watch(task.settings.shutdown_seconds)
     try:
         with application(task) as (app, served, end_background):

@@ -804,7 +804,7 @@ def test_the_line_for_curl_has_the_header_of_the_credential(
 
 def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    file.write_text("[server]\nlog_format = 'json'\nthreads = 2\n")
+    file.write_text("[server]\nthreads = 2\n")
     lake, store = str(tmp_path / "lake"), f"sqlite://{tmp_path}/c.db"
     with command(lake, "--commit-store", store, "--config", str(file)) as (uri, process, line):
         created = httpx.post(f"{uri}/v1/table/t/create", content=stream(writers.row(1, 1)), headers=ARROW, timeout=60)

@@ -75,10 +75,11 @@ def expanded(value: str, environment: Mapping[str, str]) -> str:
 @contextmanager
 def server(command: list[str], environment: dict[str, str]) -> Iterator[str]:
     line = [sys.executable, "-m", "lancekeep", "serve", *command, "--port", "0"]
-    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as one:
+    with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as one:
         try:
-            assert one.stdout is not None
-            yield f"http://127.0.0.1:{one.stdout.readline().rpartition(':')[2].strip()}"
+            assert one.stderr is not None
+            port = json.loads(one.stderr.readline())["url"].rpartition(":")[2]
+            yield f"http://127.0.0.1:{port}"
         finally:
             one.terminate()
             assert one.wait() == 0

@@ -87,7 +87,6 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         raise InvalidInput("--maintenance auto needs a catalog of Lancekeep; impl 'native' serves pylance's own")
     if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
         config = attrs.evolve(config, maintenance=AUTO)
-    log_everything(settings)
     log = log_of(settings)
     task = Task(config, settings, impl == NATIVE, plan)
 
@@ -115,5 +114,6 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
     require_sharable(config)
     with listen(settings.host, settings.port) as listener:
         url = url_of(listener, settings.scheme)
+        log_everything(settings)
         supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log)
         supervisor.run(lambda served: announce(served, url))

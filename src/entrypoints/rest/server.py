@@ -15,6 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from lancekeep.entrypoints.rest.listening import BACKLOG, listen, url_of
+from lancekeep.entrypoints.rest.logs import log_everything
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.setup import tls_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -76,6 +77,7 @@ class Server(uvicorn.Server):
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, self._leave)  # also before uvicorn's own handler, and again after its shutdown
         _spare_collections()
+        log_everything(self._settings)
         self.run(sockets=[listener])
 
     def leave(self) -> None:
