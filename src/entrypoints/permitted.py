@@ -22,6 +22,7 @@ CHUNK = 100
 """How many names of a listing are read at a time."""
 
 _LAST = chr(0x10FFFF)
+_AFTER_DELIMITER = chr(ord(MANIFEST_DELIMITER) + 1)
 
 Read = Callable[[str | None, int], tuple[Sequence[str], str | None]]
 """Reads up to a number of names after a name; returns them, and the last if there are more."""
@@ -58,7 +59,7 @@ class PermittedNames:
         found: list[str] = []
         position, more = after or "", after
         for name in self.names:
-            last = f"{name}{MANIFEST_DELIMITER}{_LAST}" if self.below else name
+            last = f"{name}{_AFTER_DELIMITER}" if self.below else name
             while last > position and (limit is None or len(found) <= limit):
                 names, more = read(max(position, _before(name)) or None, CHUNK)
                 found += (each for each in names if not shown.isdisjoint(self._above(each)))

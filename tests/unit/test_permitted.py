@@ -69,6 +69,12 @@ def test_names_of_others_are_not_read(below: bool) -> None:
     assert sum(listing.reads) <= 4 * CHUNK
 
 
+def test_names_of_the_last_character_are_read_on_each_page() -> None:
+    last = chr(0x10FFFF)
+    listing = Listing([f"a${last}{number:03}" for number in range(3 * CHUNK)])
+    assert len(pages(PermittedNames(("a",), below=True), listing, 7)) == 3 * CHUNK
+
+
 def test_a_page_behind_all_permitted_names_is_read_once() -> None:
     listing = Listing(["a", "b", "c"])
     assert PermittedNames(("a",)).page(listing.read, "b", 5) == ([], None)
