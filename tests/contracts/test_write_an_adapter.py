@@ -109,7 +109,8 @@ def test_registered_scheme_is_opened_and_listed(installed: Path) -> None:
 
 def test_unknown_manifest_store_names_the_registered_ones(installed: Path) -> None:
     with pytest.raises(
-        InvalidInput, match=r"unknown manifest store jsno://.*did you mean 'json'.*available are postgresql://, json://"
+        InvalidInput,
+        match=r"unknown manifest store jsno://.*did you mean 'json'.*available are postgresql://, hive://, json://",
     ):
         lancekeep.connect("lake", manifest_store="jsno:///entries.json")
     with pytest.raises(InvalidInput, match=r"unknown option 'pool'; the store has none"):

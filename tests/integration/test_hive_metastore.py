@@ -173,18 +173,18 @@ def test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore(tmp_path: Pa
     root, uri, store = str(tmp_path / "lake"), hive_url.replace("hive:", "thrift:"), f"{hive_url}/lancekeep_hot"
     appends = [f"INSERT INTO lake.hot.t VALUES (100, {number})" for number in range(INSERTS)]
     expected = {
-        "CREATE NAMESPACE lake.ml": [],
-        "CREATE TABLE lake.ml.t (id BIGINT, name STRING)": [],
-        "INSERT INTO lake.ml.t VALUES (1, 'a'), (2, 'b')": [],
-        "ALTER TABLE lake.ml.t SET TBLPROPERTIES ('reviewed' = 'yes')": [],
-        "ALTER TABLE lake.ml.t RENAME TO ml.u": [],
-        "SELECT * FROM lake.ml.u ORDER BY id": [[1, "a"], [2, "b"]],
-        "SHOW TABLES IN lake.ml": [["ml", "u", False]],
-        "SHOW TABLES IN ml": [["ml", "u", False]],
-        "DESCRIBE EXTENDED ml.u": "",
-        "INSERT INTO ml.u VALUES (3, 'c')": "",
-        "DROP TABLE ml.u PURGE": [],
-        "SHOW TABLES IN lake.ml ": [],
+        "CREATE NAMESPACE lake.shop": [],
+        "CREATE TABLE lake.shop.t (id BIGINT, name STRING)": [],
+        "INSERT INTO lake.shop.t VALUES (1, 'a'), (2, 'b')": [],
+        "ALTER TABLE lake.shop.t SET TBLPROPERTIES ('reviewed' = 'yes')": [],
+        "ALTER TABLE lake.shop.t RENAME TO shop.u": [],
+        "SELECT * FROM lake.shop.u ORDER BY id": [[1, "a"], [2, "b"]],
+        "SHOW TABLES IN lake.shop": [["shop", "u", False]],
+        "SHOW TABLES IN shop": [["shop", "u", False]],
+        "DESCRIBE EXTENDED shop.u": "",
+        "INSERT INTO shop.u VALUES (3, 'c')": "",
+        "DROP TABLE shop.u PURGE": [],
+        "SHOW TABLES IN lake.shop ": [],
         "DROP DATABASE hot CASCADE": [],
         "SHOW NAMESPACES IN lake": "",
     }
@@ -204,15 +204,15 @@ def test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore(tmp_path: Pa
             answers = dict(zip(statements, spark.result(), strict=True))
         for statement, answer in expected.items():
             assert answers[statement] == answer or answer == "", (statement, answers[statement])
-        assert ["Type", "EXTERNAL", ""] in answers["DESCRIBE EXTENDED ml.u"]
-        assert "reviewed=yes" in str(answers["DESCRIBE EXTENDED ml.u"])
+        assert ["Type", "EXTERNAL", ""] in answers["DESCRIBE EXTENDED shop.u"]
+        assert "reviewed=yes" in str(answers["DESCRIBE EXTENDED shop.u"])
         shown = [name for [name] in answers["SHOW NAMESPACES IN lake"]]
-        assert ("ml" in shown, "hot" in shown, "lancekeep_hot" in shown) == (True, False, False)
-        assert isinstance(answers["INSERT INTO ml.u VALUES (3, 'c')"], str)
+        assert ("shop" in shown, "hot" in shown, "lancekeep_hot" in shown) == (True, False, False)
+        assert isinstance(answers["INSERT INTO shop.u VALUES (3, 'c')"], str)
         catalog.create_namespace("hot")
         catalog.register_table("hot.t", "hot.db/t")
-        catalog.register_table("ml.u", "ml.db/t")
-        assert catalog.open("ml.u").count_rows() == 2
+        catalog.register_table("shop.u", "shop.db/t")
+        assert catalog.open("shop.u").count_rows() == 2
         rows = catalog.open("hot.t").to_table().to_pylist()
         written = Counter((each["writer"], each["number"]) for each in rows)
         acknowledged = [tuple(map(int, line.split(","))) for line in ledger.read_text().splitlines()]
