@@ -15,7 +15,9 @@ from lancekeep.entrypoints.cli.output import print_report
 @stores
 @click.pass_context
 def export_manifest(context: click.Context, chosen: Stores, as_json: bool) -> None:
-    """Write the entries of CATALOG as __manifest into its root.
+    """Write the entries of a database for native readers.
+
+    The entries of CATALOG become the table __manifest in its root.
 
     For a catalog whose entries are in a database: native readers of the root list and open the tables as of this
     call. Run it again to show later changes.
