@@ -71,7 +71,8 @@ def audit(
 ) -> None:
     """Show who asked a server for what, and what it decided.
 
-    These are the last lines of its audit log FILE. `lancekeep serve --audit FILE` writes the file. Lines of a server that was killed in the middle of one are skipped.
+    These are the last lines of its audit log FILE. `lancekeep serve --audit FILE` writes the file. Lines of a
+    server that was killed in the middle of one are skipped.
     """
     start = None if since is None else datetime.now(UTC) - since
     below = None if object_id is None else ObjectId.of(object_id).names

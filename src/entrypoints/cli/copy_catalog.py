@@ -57,10 +57,10 @@ def copy_catalog(
 ) -> None:
     """Move a catalog to another home of its entries.
 
-    Its tables stay where they are. FROM and TO are each the root, whose directory holds the entries, or the URL of a manifest store. Readers and
-    writers continue while entries are copied; afterwards FROM refuses every operation and names TO. Without --yes,
-    only shows the plan. If it is stopped, run it again to complete it, or give it up with --give-up. Exit code 1: TO
-    cannot hold an entry.
+    Its tables stay where they are. FROM and TO are each the root, whose directory holds the entries, or the URL of
+    a manifest store. Readers and writers continue while entries are copied; afterwards FROM refuses every operation
+    and names TO. Without --yes, only shows the plan. If it is stopped, run it again to complete it, or give it up
+    with --give-up. Exit code 1: TO cannot hold an entry.
     """
     functions: PublicFunctions = context.obj
     with progress("copy") as report_progress:
