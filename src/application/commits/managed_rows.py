@@ -70,8 +70,12 @@ class ManagedRows:
         return None if self.stored.guarantees.derived else self._direct
 
     def of(self, base_uri: str) -> CheckedRows:
-        """Return the rows of the manager of a history."""
-        return self.stored if self.storage is None else self._manager(base_uri, self.stored.latest(base_uri))
+        """Return the rows of the manager of a history.
+
+        A row that another program wrote is no release, so it leaves the history to the commit store, where a drop or a
+        repair can delete it.
+        """
+        return self.stored if self.storage is None else self._manager(base_uri, self.stored.unchecked_latest(base_uri))
 
     def is_released(self, base_uri: str) -> bool:
         """Return whether the commit store has left a history to the storage."""
