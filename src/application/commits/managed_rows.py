@@ -89,7 +89,7 @@ class ManagedRows:
         """
         self.require_storage()
         self.stored.record([VersionRow.release(base_uri)])
-        latest = self.stored.latest(base_uri)
+        latest = self.stored.unchecked_latest(base_uri)
         if latest is None or not latest.is_release:
             raise Unsupported(f"{self.url} keeps no row that leaves {base_uri} to the storage; nothing was changed")
 
@@ -103,8 +103,8 @@ class ManagedRows:
 
     def forget_rows(self, base_uri: str) -> None:
         """Delete the rows of a released history; the release stays."""
-        rows = self.stored.list(base_uri, after=None, limit=None, descending=False)
-        if stale := [row.version for row in rows if not row.is_release]:
+        sound, foreign = self.stored.sort_out(base_uri)
+        if stale := [row.version for row in (*sound, *foreign) if not row.is_release]:
             self.stored.delete(base_uri, stale)
 
     def reclaim(self, base_uri: str) -> None:
@@ -112,7 +112,7 @@ class ManagedRows:
 
         The history has no rows; the next participant adopts its final manifests.
         """
-        latest = self.stored.latest(base_uri)
+        latest = self.stored.unchecked_latest(base_uri)
         if latest is not None and latest.is_release:
             self.forget_rows(base_uri)
             self.stored.delete(base_uri, [latest.version])
