@@ -30,7 +30,7 @@ def require_all(found: Set[str], changing: Mapping[str, str], reading: Set[str],
 
 
 def test_every_method_of_the_catalog_has_a_place() -> None:
-    require_all(functions_of(lancekeep.Catalog), CATALOG, READING["catalog"], "Catalog")
+    require_all(functions_of(lancekeep.Catalog) - SERVICES.keys(), CATALOG, READING["catalog"], "Catalog")
 
 
 @pytest.mark.parametrize("service", SERVICES)
