@@ -69,7 +69,10 @@ class CheckedRows:
         return self._checked(self._rows.get(base_uri, version))
 
     def unchecked_latest(self, base_uri: str) -> VersionRow | None:
-        """Return the latest row of a history, whoever wrote it. Its path is not to be used."""
+        """Return the latest row of a history, which another program may have written.
+
+        Its path is not to be used.
+        """
         return self._rows.latest(base_uri)
 
     def latest(self, base_uri: str) -> VersionRow | None:
