@@ -32,6 +32,8 @@ from lancekeep.hive.wire import Failure, Malformed, Reader, request, struct_of
 
 _EXPECTED_KEY, _EXPECTED_VALUE = "expected_parameter_key", "expected_parameter_value"
 _UNKNOWN_METHOD = 1
+_LEAST_SHARE = 0.2
+"""The part of the time of a call that it needs once it may use a connection."""
 _OPEN: WeakValueDictionary[Address, Metastore] = WeakValueDictionary()
 _OPENING = Lock()
 
@@ -317,11 +319,15 @@ class Metastore:
 
     @contextmanager
     def _room(self, deadline: float) -> Iterator[None]:
-        """Wait until the process may use another connection."""
+        """Wait until the process may use another connection.
+
+        A call that gets it too late to use it would fail for another reason.
+        """
         if self._process != os.getpid():
             self._reset()  # the parent goes on using its connections
         permits = self._permits
-        if not permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        usable = deadline - _LEAST_SHARE * self._address.seconds
+        if not permits.acquire(timeout=max(0.0, usable - time.monotonic())):
             raise StoreUnavailable(
                 f"{self.url}: all {self._address.pool_size} connections of this process were in use for "
                 f"{self._address.seconds:g} s; raise the option {POOL_SIZE}, or use fewer threads"

@@ -275,7 +275,7 @@ def test_host_that_answers_is_used(hive_url: str) -> None:
 
 def test_connections_of_the_process_are_limited(hive_url: str) -> None:
     with silent_server() as (silent, _):
-        client = metastore(silent, timeout="0.5", **{"client.pool-size": "1"})
+        client = metastore(silent, timeout="2", **{"client.pool-size": "1"})
 
         def act(_: int) -> str:
             with pytest.raises(StoreUnavailable) as caught:
