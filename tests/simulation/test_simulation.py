@@ -24,7 +24,6 @@ from lancekeep.adapters.manifest_stores import lance_table, table_cleanup
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.application.commits.protocol_runner import ProtocolRunner
 from lancekeep.application.entries.removal import Removal
-from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.commit import DONE, Event
 from lancekeep.domain.commit_transitions import Reply
 from lancekeep.domain.errors import StoreUnavailable
@@ -179,12 +178,13 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "any final manifest is taken for the own one": (ProtocolRunner, "_compare", _same),
     "the final manifest is written over": (ProtocolRunner, "_copy", _copy_over),
     "a drop forgets no rows": (Removal, "remove", _remove_without_rows),
-    "a version that was copied is known by its time": (Relocation, "_is_copied", lambda *_: False),
 }
 
 
-FOUND_LATE = {"a version is never taken for cleaned up": 267, "a version that was copied is known by its time": 2031}
-"""Seeds that find faults which take long to find, to begin with."""
+FOUND_LATE = {"a version is never taken for cleaned up": 293}
+"""Seeds that find faults which take long to find, to begin with: a change of the code may make others of them."""
+MOST = 2000
+"""How many seeds are tried before a fault counts as one that is not found."""
 
 
 @ONE_SEED
@@ -192,10 +192,10 @@ FOUND_LATE = {"a version is never taken for cleaned up": 267, "a version that wa
 def test_deliberate_fault_is_found(fault: str) -> None:
     target, name, replacement = FAULTS[fault]
     with patch.object(target, name, replacement):
-        for seed in [FOUND_LATE.get(fault, 0), *SEEDS]:
+        for seed in [FOUND_LATE.get(fault, 0), *range(MOST)]:
             try:
                 simulate(seed)
             except Failure as failure:
                 print(f"{fault}: found by {str(failure).splitlines()[0]}")
                 return
-    pytest.fail(f"{len(SEEDS)} seeds do not find: {fault}")
+    pytest.fail(f"{MOST} seeds do not find: {fault}")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
 
 from lancekeep.adapters.commit_stores.memory import MemoryCommitStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.application.upkeep.relocation import Relocation
+from lancekeep.domain.errors import ConcurrentModification
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.ports.object_store import ObjectInfo
@@ -41,13 +46,44 @@ class Committing(MemoryObjectStore):
         return super().put_if_absent(key, content)
 
 
-def test_version_is_copied_after_the_files_it_references() -> None:
-    objects = Committing()
+class Rewriting(MemoryObjectStore):
+    """A version gets another modification time, and this content, as soon as it was copied."""
+
+    def __init__(self, content: bytes) -> None:
+        seconds = count()
+        super().__init__(clock=lambda: datetime.fromtimestamp(next(seconds), UTC))
+        self.content = content
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        created = super().put_if_absent(key, content)
+        if key == f"target/{VERSIONS[0]}":
+            self.put(f"source/{VERSIONS[0]}", self.content)
+        return created
+
+
+def relocation(objects: MemoryObjectStore) -> Relocation:
+    """Return the copy of a table with one version."""
     objects.put("source/data/one.lance", b"rows")
     objects.put(f"source/{VERSIONS[0]}", b"version 1")
     commits = TableCommits(objects, MemoryCommitStore("relocation"), "tester", Retry())
-    roots = (DatasetRoot(name, f"memory:///{name}") for name in ("source", "target"))
-    Relocation(commits, *roots).copy()
+    return Relocation(commits, *(DatasetRoot(name, f"memory:///{name}") for name in ("source", "target")))
+
+
+def test_version_is_copied_after_the_files_it_references() -> None:
+    objects = Committing()
+    relocation(objects).copy()
     assert objects.complete == [True]
     for name in ("data/one.lance", DELETION, *VERSIONS):
         assert objects.get(f"target/{name}") == objects.get(f"source/{name}")
+
+
+def test_version_whose_time_changes_is_the_one_that_was_copied() -> None:
+    """For a local file, the time changes with the last step of a commit, which removes the staged name."""
+    objects = Rewriting(b"version 1")
+    relocation(objects).copy()
+    assert objects.get(f"target/{VERSIONS[0]}") == b"version 1"
+
+
+def test_version_of_another_table_is_found_during_the_copy() -> None:
+    with pytest.raises(ConcurrentModification, match="was removed or replaced while the table was copied"):
+        relocation(Rewriting(b"version 1 of another table")).copy()
