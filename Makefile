@@ -45,8 +45,10 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-soak: export PYTEST_ADDOPTS := -o faulthandler_timeout=0 # its tests take longer than any of `make test`
+# Its tests take longer than any of `make test`, and those that `make test` leaves out are among them.
+soak: export PYTEST_ADDOPTS := -o faulthandler_timeout=0 -m 'soak or not soak'
 soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more kills and larger models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
+	@$(BIN)/python -m pytest -m soak
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/simulation -s -k fresh
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/readers -s -k fresh
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_random_flips.py -s -k fresh

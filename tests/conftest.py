@@ -21,6 +21,7 @@ from engines import Engine, MissingEngine, running
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from postgres_servers import postgres_container, postgres_process
+from soak import is_soak
 
 from servers import Unavailable, hive_metastore, moto_container, moto_process, redis_container, redis_process
 
@@ -195,6 +196,14 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(Shelf, "directory", str(tmp_path))
     fsspec.register_implementation("shelf", Shelf, clobber=True)
     return "shelf://a/lake"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make test` leaves out, before options select tests by their marks."""
+    for item in items:
+        if is_soak(item.nodeid):
+            item.add_marker("soak")
 
 
 @pytest.hookimpl(optionalhook=True)

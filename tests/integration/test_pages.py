@@ -228,10 +228,11 @@ def test_maintenance(home: Path) -> None:
         assert len(read_plan(home / "policy.toml").policy.rules) == len(plan["rules"])
 
     lakes = Lakes(home)
-    names = {"catalog": fill("digests", None)}
+    catalog = fill("digests", None)
+    names = {"catalog": catalog}
     reader = Reader(lakes.places, names, before=lakes.restart, apart=frozenset({"resolve"}), settings=settings)
     assert reader.read(page("maintenance.md")) >= 10
-    assert names["catalog"].find_table("ml.events").properties["lancekeep.digests"] == "false"
+    assert catalog.find_table("ml.events").properties["lancekeep.digests"] == "false"
 
 
 def test_migration(home: Path, postgres_url: str) -> None:

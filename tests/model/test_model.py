@@ -19,8 +19,6 @@ from lancekeep.domain.commit_transitions import TRANSITIONS, Reply, State
 Transition = tuple[State, Reply]
 
 SETTINGS = {
-    Setting((1, 1, 1), readers=1): 500_000,
-    Setting((1, 1, 1), faults=1): 150_000,
     Setting((1, 1, 1), versions=0): 45_000,
     Setting((1, 1), losses=1, readers=1, versions=0): 50_000,
     Setting((2, 2), readers=1): 200_000,
@@ -34,7 +32,6 @@ SETTINGS = {
     Setting((1, 1), faults=2, readers=1, versions=0): 100_000,
     Setting((1, 1), losses=1, faults=2): 50_000,
     Setting((1, 1), losses=2): 8_000,
-    Setting((1, 1), readers=1, losses=1, looks=True): 300_000,
     Setting((1,), readers=1, failovers=1, versions=2, looks=True): 8_000,
     Setting((1, 1), readers=1, looks=True, store=NEITHER): 30_000,
     Setting((1,), readers=1, cleaners=1, versions=2, looks=True): 20_000,
@@ -46,6 +43,9 @@ SETTINGS = {
 """With the number of states below which a checker has not looked."""
 
 LARGE = {
+    Setting((1, 1, 1), readers=1): 500_000,
+    Setting((1, 1, 1), faults=1): 150_000,
+    Setting((1, 1), readers=1, losses=1, looks=True): 300_000,
     Setting((1, 1, 1), losses=1): 400_000,
     Setting((2, 1), losses=1, faults=1, padded=True): 100_000,
     Setting((2, 1), cleaners=1, faults=1): 1_500_000,

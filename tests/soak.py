@@ -1,0 +1,127 @@
+"""The tests that `make test` leaves to `make soak`.
+
+They are variants of tests whose other variants `make test` runs, and long ones of what shorter tests cover, too. An
+entry is a test function, or one of its variants.
+"""
+
+from __future__ import annotations
+
+SOAK = {
+    "tests/integration/test_bucket_roots.py": {
+        *(f"test_bucket_root_supports_every_operation[{variant}]" for variant in ("v1-sqlite", "v2-sqlite")),
+    },
+    "tests/integration/test_commit_digests.py": {
+        *(f"test_every_kind_of_commit_records_its_files[{variant}]" for variant in ("sqlite", "storage-managed")),
+        "test_other_engines_ignore_the_records[pylance-4.0.2]",
+    },
+    "tests/integration/test_crashes.py": {
+        *(
+            f"test_crash_leaves_old_or_new_state_and_repair_removes_leftovers[{variant}]"
+            for variant in ("v2-relocate", "compatible-relocate and keep", "compatible-rename native")
+        ),
+    },
+    "tests/integration/test_creation_races.py": {
+        "test_of_four_processes_one_creates_the_table_on_s3[storage-managed]",
+    },
+    "tests/integration/test_digests.py": {
+        *(f"test_digests_stay_valid[{variant}]" for variant in ("cleaned_natively", "relocated")),
+    },
+    "tests/integration/test_hive_metastore.py": {
+        "test_connection_reset_during_alteration_loses_no_data_and_no_commit",
+        "test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore",
+    },
+    "tests/integration/test_index_kinds.py": {
+        *(
+            f"test_indexed_tables_are_healthy_and_can_be_cloned_moved_and_compacted[{variant}]"
+            for variant in ("None-sqlite-compatible", "__lance_mem_wal-None-compatible")
+        ),
+    },
+    "tests/integration/test_index_verification.py": {
+        *(
+            f"test_rows_that_an_index_lost_are_found[{variant}]"
+            for variant in ("BLOOMFILTER", "LABEL_LIST", "NGRAM", "ZONEMAP")
+        ),
+        *(f"test_entries_of_replaced_values_are_found[{variant}]" for variant in ("BITMAP", "INVERTED")),
+        "test_right_indexes_have_no_problems[False]",
+    },
+    "tests/integration/test_interoperability.py": {
+        *(
+            f"test_after_every_step_both_show_the_same[{variant}]"
+            for variant in (
+                "compatible-native writes",
+                "compatible-lancekeep writes",
+                "manifest first-native writes",
+                "manifest first-lancekeep writes",
+                "manifest first-in turn, native first",
+                "v2-native writes",
+                "v2-in turn, native first",
+            )
+        ),
+    },
+    "tests/integration/test_keyed_appends.py": {
+        *(
+            f"test_a_crash_at_each_call_leaves_an_append_that_can_be_repeated[{variant}]"
+            for variant in ("before-sqlite", "after-storage")
+        ),
+    },
+    "tests/integration/test_killed_drivers.py": {
+        "test_killed_driver_loses_and_repeats_no_work",
+    },
+    "tests/integration/test_killed_operations.py": {
+        *(
+            f"test_killed_operation_is_repeated_or_repaired[{variant}]"
+            for variant in ("move fragments", "digest", "shallow clone", "materialize", "create", "merge indexes")
+        ),
+    },
+    "tests/integration/test_lance_ray.py": {
+        "test_columns_indexes_and_compaction",
+        *(f"test_writes_appends_and_overwrites_are_seen[{variant}]" for variant in ("dynamodb", "conditional-put-s3")),
+    },
+    "tests/integration/test_lancedb.py": {
+        "test_threads_lose_no_row[dynamodb]",
+    },
+    "tests/integration/test_large_tables.py": {
+        "test_progress_is_shown_on_a_terminal_only[fsck]",
+    },
+    "tests/integration/test_lsm.py": {
+        "test_rows_of_lsm_writes_are_counted_kept_and_merged[sqlite]",
+    },
+    "tests/integration/test_manifest_names.py": {
+        "test_migration_that_dies_at_any_call_is_completed_by_the_next[]",
+    },
+    "tests/integration/test_mixed_manifest_names.py": {
+        *(
+            f"test_mixture_of_pylance_is_never_changed_until_it_is_migrated[{variant}]"
+            for variant in ("sqlite on s3-renamed12", "storage on s3-renamed10", "storage on s3-renamed13")
+        ),
+    },
+    "tests/integration/test_modes.py": {
+        *(
+            f"test_table_in_the_root_supports_every_operation[{variant}]"
+            for variant in ("s3-conditional-put-v1", "s3-v1")
+        ),
+    },
+    "tests/integration/test_spark_jar.py": {
+        "test_sessions_of_connect_share_a_process_that_may_be_killed",
+    },
+    "tests/integration/test_spark_memory.py": {
+        *(f"test_memory_does_not_grow_with_table_size[{variant}]" for variant in ("array", "stream", "upsert")),
+    },
+    "tests/integration/test_spark_row_level.py": {
+        "test_concurrent_merges_insert_no_key_twice[False]",
+    },
+    "tests/integration/test_spark_updates.py": {
+        *(f"test_statements_give_rows_of_the_model[{variant}]" for variant in ("plain-2.0", "stable-2.1")),
+        *(f"test_merges_give_rows_of_the_model[{variant}]" for variant in ("plain-2.0", "stable-2.1")),
+        "test_first_update_creates_the_branch[plain]",
+    },
+    "tests/integration/test_stream_soak.py": {
+        "test_table_of_two_streams_and_a_batch_writer_is_exact",
+    },
+}
+
+
+def is_soak(nodeid: str) -> bool:
+    """Return whether a test is left to `make soak`."""
+    file, _, name = nodeid.partition("::")
+    return not SOAK.get(file, set()).isdisjoint((name, name.partition("[")[0]))
