@@ -26,7 +26,7 @@ help: ## list the targets
 demo: java $(VENV)/installed-demo ## ingest a year of flights into bronze, silver and gold tables, kill Spark midway, and run it again
 	@$(BIN)/python examples/demo.py
 
-test: java check engines $(VENV)/spark.jsa ## check, then run every test in 3 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
+test: java check engines $(VENV)/spark.jsa ## check, then run the tests in 3 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --durations=10 $(ARGS)
 
 quick: $(VENV)/installed-test ## run the unit tests and the port contracts in memory: no Docker, no Java, within a minute
@@ -47,7 +47,7 @@ format: $(VENV)/installed-test ## format the code and sort its imports
 
 # Its tests take longer than any of `make test`, and those that `make test` leaves out are among them.
 soak: export PYTEST_ADDOPTS := -o faulthandler_timeout=0 -m 'soak or not soak'
-soak: $(VENV)/installed-test ## repeat the random tests with fresh seeds, more kills and larger models: make soak MINUTES=30 KILLS=1000 DRIVERS=100
+soak: $(VENV)/installed-test ## run the tests that make test leaves out, and the random ones with fresh seeds and more kills: make soak MINUTES=30 KILLS=1000 DRIVERS=100
 	@$(BIN)/python -m pytest -m soak
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/simulation -s -k fresh
 	@LANCEKEEP_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/readers -s -k fresh

@@ -1,14 +1,30 @@
 """The tests that `make test` leaves to `make soak`.
 
 They are variants of tests whose other variants `make test` runs, and long ones of what shorter tests cover, too. An
-entry is a test function, or one of its variants.
+entry is a test function, one of its variants, or ``[`` and the beginning of such variants of all tests of the file.
 """
 
 from __future__ import annotations
 
 SOAK = {
+    "tests/integration/test_appends.py": {
+        *(
+            f"test_another_schema_and_a_large_append_commit_alone[{variant}]"
+            for variant in ("conditional-put-s3", "dynamodb")
+        ),
+        "test_appends_follow_deletes_compaction_and_new_columns[dynamodb]",
+    },
     "tests/integration/test_bucket_roots.py": {
         *(f"test_bucket_root_supports_every_operation[{variant}]" for variant in ("v1-sqlite", "v2-sqlite")),
+    },
+    "tests/integration/test_certify.py": {
+        "test_honest_stores_pass_and_nothing_of_the_measuring_is_left[dynamodb]",
+    },
+    "tests/integration/test_cleanup.py": {
+        "[sqlite on s3",
+    },
+    "tests/integration/test_clones.py": {
+        "[sqlite on s3",
     },
     "tests/integration/test_commit_digests.py": {
         *(f"test_every_kind_of_commit_records_its_files[{variant}]" for variant in ("sqlite", "storage-managed")),
@@ -101,6 +117,54 @@ SOAK = {
             for variant in ("s3-conditional-put-v1", "s3-v1")
         ),
     },
+    "tests/integration/test_namespace_behaviours.py": {
+        "test_page_of_departures_matches_the_native_namespace",
+    },
+    "tests/integration/test_namespace_operations.py": {
+        "test_rename_loses_no_acknowledged_append[sqlite]",
+    },
+    "tests/integration/test_native_writers.py": {
+        *(
+            f"test_four_processes_of_two_threads_append_to_one_table[{variant}]"
+            for variant in ("files", "redis", "dynamodb")
+        ),
+    },
+    "tests/integration/test_old_engines.py": {
+        *(
+            f"test_stale_handles_append_after_group_commits[{variant}]"
+            for variant in ("none-lancedb", "sqlite-lancedb", "sqlite-pylance-4.0.2", "conditional-put-pylance-4.0.2")
+        ),
+    },
+    "tests/integration/test_page_browser.py": {
+        "test_history_of_ten_thousand_versions",
+        "test_catalog_of_a_million_tables",
+    },
+    "tests/integration/test_processes.py": {
+        "test_threads_append_while_the_interpreter_shuts_down[conditional-put-s3]",
+        "test_child_that_was_forked_during_an_append_is_refused[conditional-put-s3]",
+    },
+    "tests/integration/test_progress.py": {
+        "test_export_shows_a_bar_unless_it_is_quiet[False]",
+    },
+    "tests/integration/test_relocation.py": {
+        "[sqlite on s3",
+        "test_killed_move_is_completed_by_the_next_call[files]",
+        "test_handle_from_before_the_move_commits_nothing[conditional-put on s3-False]",
+    },
+    "tests/integration/test_repair.py": {
+        "[sqlite on s3",
+        *(
+            f"test_missing_and_truncated_files_of_the_latest_version_are_reported[{variant}]"
+            for variant in (
+                "conditional-put on s3-data/-missing",
+                "conditional-put on s3-_deletions/-missing",
+                "conditional-put on s3-_deletions/-empty",
+                "conditional-put on s3-_indices/-missing",
+                "conditional-put on s3-_indices/-empty",
+            )
+        ),
+        "test_unreadable_latest_version_is_reported_and_kept[conditional-put on s3-]",
+    },
     "tests/integration/test_spark_jar.py": {
         "test_sessions_of_connect_share_a_process_that_may_be_killed",
     },
@@ -109,6 +173,9 @@ SOAK = {
     },
     "tests/integration/test_spark_row_level.py": {
         "test_concurrent_merges_insert_no_key_twice[False]",
+    },
+    "tests/integration/test_spark_source.py": {
+        "test_failing_task_commits_nothing[overwrite]",
     },
     "tests/integration/test_spark_updates.py": {
         *(f"test_statements_give_rows_of_the_model[{variant}]" for variant in ("plain-2.0", "stable-2.1")),
@@ -124,4 +191,7 @@ SOAK = {
 def is_soak(nodeid: str) -> bool:
     """Return whether a test is left to `make soak`."""
     file, _, name = nodeid.partition("::")
-    return not SOAK.get(file, set()).isdisjoint((name, name.partition("[")[0]))
+    function, bracket, variant = name.partition("[")
+    entries = SOAK.get(file, set())
+    beginnings = tuple(entry for entry in entries if entry.startswith("["))
+    return name in entries or function in entries or f"{bracket}{variant}".startswith(beginnings)
