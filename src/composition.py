@@ -226,8 +226,9 @@ def _open(config: ConnectionConfig) -> Catalog:
         catalog = assembled(config, objects, root_key, elsewhere)
         ledger = directory_of(catalog).ledger
         properties = ledger.view().properties
-    except LancekeepError:
-        if elsewhere is None:  # that the entries are elsewhere is the better reason
+    except LancekeepError as error:
+        is_silent = isinstance(error, StoreUnavailable) and config.commit_store in (None, CONDITIONAL_PUT)
+        if elsewhere is None and not is_silent:  # that the entries are elsewhere is the better reason
             entries = _over(manifest_table(objects, root_key), objects, root_key)
             require_entries_in(f"{objects.root_uri}{root_key}", None, entries.view().properties)
         raise

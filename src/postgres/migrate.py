@@ -51,7 +51,7 @@ def migrate_schema(url: str, options: Mapping[str, str] | None = None) -> tuple[
     database = Database(Address.of(location))
     try:
         with closing(database.connect()) as connection:
-            connection.seconds = _SECONDS
+            connection.be_patient(_SECONDS)
             with connection.transaction():
                 return _migrate(database, connection)
     except psycopg.Error as error:

@@ -15,7 +15,9 @@ from planted.fault import Fault, nothing
 
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.rows.digests import Digests
+from lancekeep.application.rows.recorded_keys import Claim, TableKeys
 from lancekeep.domain.digests import FileDigest
+from lancekeep.domain.recorded_keys import GROUPS, Group, object_name
 from lancekeep.format.tiering import data_files
 
 
@@ -45,6 +47,11 @@ def _replaced(self: Digests, history: str, before: Sequence[Any], kept: Collecti
     self.add(history, kept)
     for info, _ in before:
         self.objects.delete(info.key)
+
+
+def _unwritten(self: TableKeys, group: Group) -> Claim:
+    """As ``TableKeys.claim``, but record nothing."""
+    return Claim(self, group, object_name(GROUPS, "unwritten"))
 
 
 _TESTS = "tests/integration/test_"
@@ -116,7 +123,7 @@ FAULTS: Mapping[str, Fault[str]] = {
     ),
     "a keyed append commits without its claim": Fault(
         f"{_TESTS}keyed_appends.py::test_a_repeated_request_overtakes_the_first_before_its_commit[conditional-put]",
-        {"lancekeep.application.rows.waiting_appends.Append._claim": _always},
+        {"lancekeep.application.rows.recorded_keys.TableKeys.claim": _unwritten},
     ),
     "a clean-up removes a version that a tag names since it began": Fault(
         f"{_TESTS}cleanup.py::test_version_of_a_concurrently_created_tag_is_kept", {f"{_CLEANUP}._recheck": nothing}
