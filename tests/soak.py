@@ -7,6 +7,12 @@ entry is a test function, one of its variants, or ``[`` and the beginning of suc
 from __future__ import annotations
 
 SOAK = {
+    "tests/model/test_transactions.py": {
+        "test_all_or_none_in_every_state[opposite orders and a reader]",
+    },
+    "tests/readers/test_readers.py": {
+        "test_every_reader_sees_acknowledged_rows[v1]",
+    },
     "tests/integration/test_appends.py": {
         *(
             f"test_another_schema_and_a_large_append_commit_alone[{variant}]"
@@ -41,6 +47,9 @@ SOAK = {
     },
     "tests/integration/test_digests.py": {
         *(f"test_digests_stay_valid[{variant}]" for variant in ("cleaned_natively", "relocated")),
+    },
+    "tests/integration/test_hive_home.py": {
+        "test_change_that_is_killed_anywhere_is_made_or_not[2]",
     },
     "tests/integration/test_hive_metastore.py": {
         "test_connection_reset_during_alteration_loses_no_data_and_no_commit",
@@ -165,6 +174,9 @@ SOAK = {
         ),
         "test_unreadable_latest_version_is_reported_and_kept[conditional-put on s3-]",
     },
+    "tests/integration/test_server_soak.py": {
+        "test_clients_of_a_server_that_restarts_lose_and_double_nothing",
+    },
     "tests/integration/test_spark_jar.py": {
         "test_sessions_of_connect_share_a_process_that_may_be_killed",
     },
@@ -182,8 +194,15 @@ SOAK = {
         *(f"test_merges_give_rows_of_the_model[{variant}]" for variant in ("plain-2.0", "stable-2.1")),
         "test_first_update_creates_the_branch[plain]",
     },
+    "tests/integration/test_spark_writers.py": {
+        "test_concurrent_spark_native_and_lancekeep_writers",
+    },
     "tests/integration/test_stream_soak.py": {
         "test_table_of_two_streams_and_a_batch_writer_is_exact",
+    },
+    "tests/integration/test_tiering.py": {
+        "[sqlite on s3",
+        "[s3 to s3",
     },
 }
 

@@ -23,7 +23,7 @@ from readers.stores import MODES, STORES
 from readers.walk import Walk
 
 SEED = int(os.environ.get("LANCEKEEP_SEED", "0"))
-EXAMPLES = int(os.environ.get("LANCEKEEP_READERS", "8"))
+EXAMPLES = int(os.environ.get("LANCEKEEP_READERS", "6"))
 PHASES = (Phase.generate,) if "LANCEKEEP_READERS_NO_SHRINK" in os.environ else (Phase.generate, Phase.shrink)
 STEPS = int(os.environ.get("LANCEKEEP_READERS_STEPS", "30"))
 
