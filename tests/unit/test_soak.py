@@ -10,10 +10,10 @@ from soak import SOAK, is_soak
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("file", "entry"), [(file, entry) for file, entries in SOAK.items() for entry in entries])
-def test_every_entry_names_a_test(file: str, entry: str) -> None:
-    function = entry.partition("[")[0]
-    assert f"def {function}" in (ROOT / file).read_text()
+@pytest.mark.parametrize("file", SOAK)
+def test_every_entry_names_a_test(file: str) -> None:
+    content = (ROOT / file).read_text()
+    assert [entry for entry in SOAK[file] if f"def {entry.partition('[')[0]}" not in content] == []
 
 
 def test_an_entry_is_a_test_one_variant_or_the_beginning_of_variants(monkeypatch: pytest.MonkeyPatch) -> None:
