@@ -367,6 +367,25 @@ def test_a_batch_needs_every_permission(site: Site) -> None:
     assert site.catalog.open("secret.other").count_rows() == 2
 
 
+def test_a_batch_describes_what_single_requests_describe(site: Site) -> None:
+    """A member of a batch gets the answer of a single request of the same caller, whatever the other members are."""
+    ids = [["ml", "features"], ["secret", "plans"], ["secret", "gone"], ["gone", "t"], ["ml"], [], ["ml", "\0"]]
+    body = {"ids": ids, "load_detailed_metadata": True}
+    for who in site.keys:
+        answer = site.ask(who, "/lancekeep/v1/table/batch-describe", body)
+        results = answer.json()["results"]
+        assert (answer.status_code, [each["id"] for each in results]) == (200, ids)
+        for names, found in zip(ids, results, strict=True):
+            single = site.ask(who, "/DescribeTable", {"id": names, "load_detailed_metadata": True})
+            shown = single.json()
+            shown.pop("instance", None)
+            assert found == {"id": names, ("response" if single.status_code == 200 else "error"): shown}, (who, names)
+    [hidden] = site.ask("owner", "/lancekeep/v1/table/batch-describe", {"ids": [ids[1]]}).json()["results"]
+    [absent] = site.ask("owner", "/lancekeep/v1/table/batch-describe", {"ids": [ids[2]]}).json()["results"]
+    assert json.loads(json.dumps(hidden).replace("plans", "gone")) == absent
+    assert site.client.post("/lancekeep/v1/table/batch-describe", json=body).status_code == 401
+
+
 def test_a_view_of_a_forbidden_table_cannot_be_created(site: Site) -> None:
     query = json.dumps({"table": ["secret", "plans"]})
     body = {"kind": "query", "source_query": query, "output_schema": "{}"}

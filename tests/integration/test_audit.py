@@ -136,6 +136,19 @@ def test_a_request_to_several_objects_names_them(site: Site) -> None:
     assert (line["object"], line["others"]) == (["ml", "t"], [["ml", "u"]])
 
 
+def test_a_batch_names_its_members_and_what_was_refused(site: Site) -> None:
+    path = "/lancekeep/v1/table/batch-describe"
+    assert site.ask("bob", path, {"ids": [["ml", "t"], ["ml", "none"], ["a\0b"]]}).status_code == 200
+    assert site.ask("bob", path, {"ids": [["ml", "t"], ["secret", "t"]]}).status_code == 200
+    allowed, refused = site.lines()
+    assert (allowed["operation"], allowed["object"], allowed["decision"]) == ("DescribeTables", [], "allowed")
+    assert allowed["others"] == [["ml", "none"], ["ml", "t"]]
+    assert [(*each["object"], each["status"]) for each in allowed["failures"]] == [("ml", "none", 404), ("a\0b", 400)]
+    assert (refused["decision"], refused["status"]) == ("refused", 200)
+    reason = "key:bob has no role on secret.t; read is needed"
+    assert refused["failures"] == [{"object": ["secret", "t"], "status": 404, "reason": reason}]
+
+
 def test_hidden_tables_of_the_page_are_refused(site: Site) -> None:
     def sign_in(credential: str) -> httpx.Response:
         form = {"credential": credential, "next": "/t/secret.t"}

@@ -323,10 +323,21 @@ def test_server(port: int, server_settings: dict[str, str]) -> None:
     def settings(given: Mapping[str, Any]) -> None:
         assert ServerSettings(**given["server"]) != ServerSettings()
 
-    def documents(error: dict[str, Any]) -> None:
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/table/ml$other/describe", json={})
-        assert (answer.status_code, answer.json()["code"]) == (error["status"], error["code"])
-        assert answer.json().keys() == error.keys()
+    batches: list[dict[str, Any]] = []
+
+    def documents(document: dict[str, Any]) -> None:
+        if "ids" in document:
+            answer = httpx.post(f"http://127.0.0.1:{port}/lancekeep/v1/table/batch-describe", json=document)
+            batches.append(answer.json())
+        elif "results" in document:
+            for shown, found in zip(document["results"], batches.pop()["results"], strict=True):
+                assert (found["id"], found.keys()) == (shown["id"], shown.keys())
+                for kind in shown.keys() - {"id"}:
+                    assert shown[kind].keys() <= found[kind].keys()
+        else:
+            answer = httpx.post(f"http://127.0.0.1:{port}/v1/table/ml$other/describe", json={})
+            assert (answer.status_code, answer.json()["code"]) == (document["status"], document["code"])
+            assert answer.json().keys() == document.keys()
 
     assert Reader(server_settings, settings=settings, documents=documents).read(page("server.md")) >= 6
     assert lancekeep.connect("lake", commit_store="conditional-put://").open("ml.names").count_rows() == 2

@@ -107,4 +107,4 @@ def test_reads_are_named() -> None:
     changes = {route.operation for route in ROUTES} - READS
     assert {"create_table", "drop_table", "alter_transaction", "restore_table", "batch_commit_tables"} <= changes
     assert {"query_table", "table_exists", "describe_table", "list_all_tables", "get_table_tag_version"} <= READS
-    assert len(READS) == 22
+    assert len(READS) == 23

@@ -172,6 +172,19 @@ class ProtectionRequest(ListOperationsRequest):
     id: list[str] | None = None
 
 
+class DescribeTablesRequest(ListOperationsRequest):
+    """The request of ``DescribeTables``.
+
+    Each other field than ``ids`` is a field of ``DescribeTable`` for all tables.
+    """
+
+    ids: list[list[str]] | None = None
+    with_table_uri: bool | None = None
+    load_detailed_metadata: bool | None = None
+    check_declared: bool | None = None
+    vend_credentials: bool | None = None
+
+
 _MODELS = {
     "list_all_tables": "ListTables",
     "create_table_scalar_index": "CreateTableIndex",
@@ -304,6 +317,7 @@ ROUTES: tuple[Route, ...] = (
 """Every operation of the specification."""
 
 EXTENSIONS: tuple[Route, ...] = (
+    _post("describe_tables", "/lancekeep/v1/table/batch-describe"),
     Route("list_dropped_tables", GET, "/lancekeep/v1/object/{id}/dropped", _PAGE, body=Body.NONE),
     _post("undrop_table", "/lancekeep/v1/table/{id}/undrop"),
     _post("purge_table", "/lancekeep/v1/table/{id}/purge"),

@@ -27,8 +27,8 @@ TIMESTAMP = "lancekeep.timestamp"
 
 _BY_TIME = frozenset(
     {
-        *("describe_table", "describe_table_version", "query_table", "query_stream", "count_table_rows"),
-        *("explain_table_query_plan", "analyze_table_query_plan"),
+        *("describe_table", "describe_tables", "describe_table_version", "query_table", "query_stream"),
+        *("count_table_rows", "explain_table_query_plan", "analyze_table_query_plan"),
     }
 )
 """The operations that select a version by time."""

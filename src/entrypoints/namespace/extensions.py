@@ -1,4 +1,4 @@
-"""Operations on dropped tables, and protection.
+"""Operations on dropped tables, protection, and descriptions of several tables.
 
 The specification does not have them.
 
@@ -7,21 +7,51 @@ Their requests are models of the server's routes, or dicts; their answers are di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final
+
+import lance_namespace as api
+from lance_namespace import errors as api_errors
 
 from lancekeep.adapters.lance.callbacks import checked_limit
-from lancekeep.adapters.rest.routes import ListDroppedRequest, ProtectionRequest, PurgeRequest, UndropRequest
+from lancekeep.adapters.rest.routes import (
+    DescribeTablesRequest,
+    ListDroppedRequest,
+    ProtectionRequest,
+    PurgeRequest,
+    UndropRequest,
+)
 from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.boundary import operation
-from lancekeep.entrypoints.namespace.operations import Operations, id_of
+from lancekeep.entrypoints.namespace.operations import id_of
+from lancekeep.entrypoints.namespace.tables import TableOperations
+
+MOST_TABLES: Final = 100
+"""The most tables that one request describes."""
 
 
-class ExtensionOperations(Operations):
-    """List dropped tables, bring them back, purge them; protect objects."""
+class ExtensionOperations(TableOperations):
+    """Operations that the specification does not have."""
+
+    @operation
+    def describe_tables(self, request: DescribeTablesRequest) -> dict[str, Any]:
+        """Describe up to `MOST_TABLES` tables, each as `describe_table` does.
+
+        Returns:
+            ``results`` in the order of ``ids``: each the ``id`` with the ``response``, or with the ``error``, which has
+            a ``code`` and a message ``error``.
+        """
+
+        def described(single: api.DescribeTableRequest) -> dict[str, Any]:
+            try:
+                return {"response": self.describe_table(single).model_dump(by_alias=True, exclude_none=True)}
+            except api_errors.LanceNamespaceError as error:
+                return {"error": {"code": int(error.code), "error": str(error)}}
+
+        return each_described(request, described)
 
     @operation
     def list_dropped_tables(self, request: ListDroppedRequest) -> dict[str, Any]:
@@ -79,6 +109,26 @@ def dropped_page(tables: Sequence[dict[str, Any]], limit: int | None) -> dict[st
     if len(shown) == len(tables):
         return {"tables": shown}
     return {"tables": shown, "page_token": ObjectId((*shown[-1]["id"], shown[-1]["drop"])).key}
+
+
+def each_described(
+    request: DescribeTablesRequest, describe: Callable[[api.DescribeTableRequest], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the answer of `describe_tables`, whose members are described one by one.
+
+    Args:
+        request: The request.
+        describe: Returns the ``response`` or the ``error`` of one table.
+
+    Raises:
+        InvalidInput: The request names no table, or too many.
+    """
+    ids = request.ids or []
+    if not 1 <= len(ids) <= MOST_TABLES:
+        raise InvalidInput(f"ids has {len(ids)} tables; give 1 to {MOST_TABLES}, each as a list of names")
+    shared = {name: getattr(request, name) for name in DescribeTablesRequest.model_fields if name != "ids"}
+    results = [{"id": each, **describe(api.DescribeTableRequest(id=each, **shared))} for each in ids]
+    return {"results": results}
 
 
 def undrop_target(request: UndropRequest) -> ObjectId:

@@ -33,6 +33,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.audit import AuditLog
+from lancekeep.entrypoints.rest.batches import Batches
 from lancekeep.entrypoints.rest.bodies import Bodies
 from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.deadlines import deadline
@@ -81,7 +82,8 @@ def create_app(
     Args:
         namespace: The namespace, whose methods must be safe to call from several threads.
         settings: The settings of the server.
-        around: Wrappers of the call of every operation, the outermost first. Idempotency is inside all of them.
+        around: Wrappers of the call of every operation, the outermost first. Batches are outside of all of them, and
+            idempotency is inside.
         middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
         others: Applications beside the operations, by the first segments of their paths.
         audit: The audit log; None without one.
@@ -190,7 +192,7 @@ class Operations:
         self._places = _places(namespace)
         self.running = Running()
         self._perform: Handler = self.call
-        wrappers: tuple[Around, ...] = (*around, Idempotency(namespace))
+        wrappers: tuple[Around, ...] = (Batches(self._places), *around, Idempotency(namespace))
         for wrapper in reversed(wrappers):
             self._perform = _wrapped(wrapper, self._perform)
 

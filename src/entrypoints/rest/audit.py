@@ -144,6 +144,15 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
     others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
     if others:
         found["others"] = [list(names) for names in others]
+    if call is not None and call.failures:
+        found["failures"] = [
+            {
+                "object": list(each.object_id),
+                "status": each.problem.status,
+                "reason": reason_of(each.error, each.problem),
+            }
+            for each in list(call.failures)
+        ]
     answer = state.get("answer")
     for name in ("version", "transaction_id"):
         value = getattr(answer, name, None)
@@ -178,11 +187,16 @@ def _decision(state: Mapping[str, Any], status: int) -> str:
     error, call = state.get("error"), state.get("call")
     if status == 401:
         return UNAUTHENTICATED
-    if status == 403 or isinstance(getattr(error, "__cause__", None), Hidden):
+    members = [] if call is None else [(each.problem.status, each.error) for each in list(call.failures)]
+    if any(_is_refusal(*each) for each in [(status, error), *members]):
         return REFUSED
     if call is None:
         return INVALID if isinstance(error, HttpError | InvalidInput) else ALLOWED
     return INVALID if isinstance(error, InvalidInput) and not _has_needs(call) else ALLOWED
+
+
+def _is_refusal(status: int, error: BaseException | None) -> bool:
+    return status == 403 or isinstance(getattr(error, "__cause__", None), Hidden)
 
 
 def _has_needs(call: Call) -> bool:

@@ -132,8 +132,12 @@ class Problem:
         """The kind of the error in words."""
         return self.code.name.lower().replace("_", " ").capitalize()
 
-    def body(self, request_id: str) -> dict[str, object]:
-        """Return the JSON object of the response."""
+    def body(self, request_id: str | None = None) -> dict[str, object]:
+        """Return the JSON object of the response.
+
+        Args:
+            request_id: The id of the request; None for a member of a batch.
+        """
         name = self.code.name.lower()
         body: dict[str, object] = {
             "error": self.message,
@@ -142,8 +146,9 @@ class Problem:
             "title": self.title,
             "status": self.status,
             "detail": self.message,
-            "instance": request_id,
         }
+        if request_id is not None:
+            body["instance"] = request_id
         if self.context:
             body["context"] = dict(self.context)
         return body

@@ -29,7 +29,7 @@ from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, 
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
 from lancekeep.entrypoints.rest.logs import log_of
 from lancekeep.entrypoints.rest.metrics import Snapshot, text
-from lancekeep.entrypoints.rest.requests import DELIMITER, route_of
+from lancekeep.entrypoints.rest.requests import DELIMITER, Call, route_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 REQUEST_ID = "x-request-id"
@@ -120,8 +120,13 @@ class Telemetry:
             span.set_attributes({"http.request.method": method, "http.response.status_code": status})
             if route:
                 span.set_attribute("http.route", route.path)
-        if problem is not None and not problem.expected:
-            self.log.error("request", exc_info=state["error"], **fields)
+        call: Call | None = state.get("call")
+        failures = [] if call is None else [(each.problem, each.error) for each in list(call.failures)]
+        if problem is not None:
+            failures.append((problem, state["error"]))
+        unexpected = next((error for failed, error in failures if not failed.expected), None)
+        if unexpected is not None:
+            self.log.error("request", exc_info=unexpected, **fields)
         else:
             (self.log.warning if status >= 500 else self.log.info)("request", **fields)
 

@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from lancekeep.adapters.rest.routes import Body, Match, Route, Router
 from lancekeep.entrypoints.namespace.boundary import request_of
-from lancekeep.entrypoints.rest.errors import HttpError
+from lancekeep.entrypoints.rest.errors import HttpError, Problem
 
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -39,6 +39,15 @@ _INTEGER = re.compile("-?[0-9]{1,19}")
 
 
 @attrs.frozen
+class Failure:
+    """A member of a batch that failed, while other members may have succeeded."""
+
+    object_id: tuple[str, ...]
+    error: BaseException
+    problem: Problem
+
+
+@attrs.frozen
 class Call:
     """One call of an operation.
 
@@ -49,6 +58,7 @@ class Call:
         principal: The authenticated caller; None without authentication.
         body: The Arrow IPC stream of the request as a file, if the operation takes one.
         delimiter: The delimiter of identifiers in the request and the response.
+        failures: Filled while a batch is performed, for the logs.
     """
 
     route: Route
@@ -57,6 +67,7 @@ class Call:
     principal: Any = None
     body: BinaryIO | None = attrs.field(default=None, repr=False)
     delimiter: str = DELIMITER
+    failures: list[Failure] = attrs.field(factory=list, eq=False, repr=False)
 
     @property
     def operation(self) -> str:

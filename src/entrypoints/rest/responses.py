@@ -27,7 +27,7 @@ _RESERVED = frozenset(("connection", "content-length", "content-type", "transfer
 
 def response_of(call: Call, answer: Any) -> Response:
     """Return the answer of an operation, a model or a dict, as an HTTP response."""
-    fields = _fields(answer)
+    fields = fields_of(answer)
     headers = _headers(fields)
     status = call.route.status
     if call.route.answer is Body.NONE:
@@ -62,7 +62,7 @@ def write_file(reader: pa.RecordBatchReader, body: ResponseBody) -> None:
         writer.close()
 
 
-def _fields(answer: Any) -> Any:
+def fields_of(answer: Any) -> Any:
     """Return an answer as plain values."""
     if isinstance(answer, BaseModel):
         if isinstance(answer, api.QueryTableResponse):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -221,6 +222,15 @@ def _protection(request: Any) -> list[Need]:
     return [Need(ADMIN, object_id, Kind.NAMESPACE if object_id.is_root else Kind.TABLE)]
 
 
+def _descriptions(request: Any) -> list[Need]:
+    """Return what the valid members of a batch need: each member is described, or refused, on its own."""
+    found = []
+    for names in request.ids or []:
+        with suppress(InvalidInput):
+            found.append(Need(READ, ObjectId.of(names), Kind.TABLE))
+    return found or [_WHOLE_CATALOG]
+
+
 _SPECIAL: Mapping[str, Callable[[Any], list[Need]]] = {
     "list_operations": lambda _: [Need(READ, ObjectId(), Kind.LISTING)],
     "create_namespace": _namespace,
@@ -230,6 +240,7 @@ _SPECIAL: Mapping[str, Callable[[Any], list[Need]]] = {
     "batch_create_table_versions": _versions,
     "batch_commit_tables": _batch,
     "create_materialized_view": _view,
+    "describe_tables": _descriptions,
     "describe_transaction": _transaction(READ),
     "alter_transaction": _transaction(ADMIN),
     "undrop_table": _undrop,
