@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -93,6 +94,30 @@ def test_both_namespaces_describe_alike(front: Front, namespace: lancekeep.Direc
         with pytest.raises(api_errors.InvalidInputError, match="give 1 to 100"):
             described(side, ids=[])
     assert "DescribeTables" in namespace.list_operations()["operations"]
+
+
+def test_headers_of_members_are_headers_of_the_answer(front: Front) -> None:
+    key = "6f1f6d0e-58c1-4c5c-9b0e-3d5a1c9e2b7a"
+    answer = httpx.post(f"{front.uri}{ROUTE}", json={"ids": IDS}, headers={"idempotency-key": key})
+    assert answer.headers["idempotency-key"] == key
+    assert "context" not in answer.text
+
+
+def test_no_member_begins_after_the_deadline(
+    namespace: lancekeep.DirectoryNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, describe = Event(), namespace.describe_table
+
+    def waiting(request: Any) -> Any:
+        released.wait()
+        return describe(request)
+
+    monkeypatch.setattr(namespace, "describe_table", waiting)
+    with serving(namespace) as front:
+        late = httpx.post(f"{front.uri}{ROUTE}", json={"ids": IDS}, headers={"x-request-timeout": "0.05"})
+        released.set()
+    assert late.status_code == 504
+    assert len(front.asked) <= 1  # none, if the time was over before the batch had a thread
 
 
 class PanicException(BaseException):

@@ -113,6 +113,7 @@ def lake(moto_endpoint: str, tmp_path: Path) -> Iterator[Lake]:
 
 def test_a_server_vends_credentials_by_role(lake: Lake) -> None:
     own = {lake.options[name] for name in lake.options if "key" in name}
+    lake.catalog.write("a.u", pa.table({"id": [1]}))
     with TestClient(lake.app) as client:
         for who in ("reader", "writer"):
             headers = {"x-api-key": lake.keys[who]}
@@ -122,6 +123,14 @@ def test_a_server_vends_credentials_by_role(lake: Lake) -> None:
                 assert not own & set(options.values())
             answer = client.post("/v1/table/a$t/describe", headers=headers, json={"vend_credentials": False})
             assert answer.json().get("storage_options") is None
+            ids = [["a", "t"], ["a", "u"]]
+            for wanted in (None, False):
+                batch = {"ids": ids, "vend_credentials": wanted}
+                answer = client.post("/lancekeep/v1/table/batch-describe", headers=headers, json=batch)
+                vended = [each["response"].get("storage_options", {}) for each in answer.json()["results"]]
+                assert not own & {value for each in vended for value in each.values()}
+                tokens = {each.get("aws_session_token") for each in vended}
+                assert len(tokens - {None}) == (2 if wanted is None else 0)  # each table has its own
         answer = client.post("/v1/table/a$new/declare", headers={"x-api-key": lake.keys["writer"]}, json={})
         assert answer.json()["storage_options"]["aws_session_token"]
 

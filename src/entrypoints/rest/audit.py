@@ -144,14 +144,14 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
     others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
     if others:
         found["others"] = [list(names) for names in others]
-    if call is not None and call.failures:
+    if call is not None and call.progress.failures:
         found["failures"] = [
             {
                 "object": list(each.object_id),
                 "status": each.problem.status,
                 "reason": reason_of(each.error, each.problem),
             }
-            for each in list(call.failures)
+            for each in list(call.progress.failures)
         ]
     answer = state.get("answer")
     for name in ("version", "transaction_id"):
@@ -187,7 +187,7 @@ def _decision(state: Mapping[str, Any], status: int) -> str:
     error, call = state.get("error"), state.get("call")
     if status == 401:
         return UNAUTHENTICATED
-    members = [] if call is None else [(each.problem.status, each.error) for each in list(call.failures)]
+    members = [] if call is None else [(each.problem.status, each.error) for each in list(call.progress.failures)]
     if any(_is_refusal(*each) for each in [(status, error), *members]):
         return REFUSED
     if call is None:

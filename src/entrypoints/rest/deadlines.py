@@ -46,7 +46,7 @@ LONG: Final = frozenset(
 async def deadline(call: Call, settings: ServerSettings) -> AsyncIterator[None]:
     """Answer 504 if an operation takes too long.
 
-    The operation continues if its engine cannot be stopped.
+    The operation continues if its engine cannot be stopped. A batch ends before its next member.
 
     Raises:
         HttpError: The header is malformed (400), or the time is over (504).
@@ -61,6 +61,7 @@ async def deadline(call: Call, settings: ServerSettings) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
+        call.progress.end()
         raise HttpError(504, _explained(call, seconds), ErrorCode.SERVICE_UNAVAILABLE) from error
 
 

@@ -121,7 +121,7 @@ class Telemetry:
             if route:
                 span.set_attribute("http.route", route.path)
         call: Call | None = state.get("call")
-        failures = [] if call is None else [(each.problem, each.error) for each in list(call.failures)]
+        failures = [] if call is None else [(each.problem, each.error) for each in list(call.progress.failures)]
         if problem is not None:
             failures.append((problem, state["error"]))
         unexpected = next((error for failed, error in failures if not failed.expected), None)

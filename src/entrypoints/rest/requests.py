@@ -47,6 +47,23 @@ class Failure:
     problem: Problem
 
 
+@attrs.define
+class Progress:
+    """What a batch, its deadline and the logs share.
+
+    Attributes:
+        failures: The members that failed so far.
+        over: Whether the caller no longer waits, so that no further member begins.
+    """
+
+    failures: list[Failure] = attrs.field(factory=list)
+    over: bool = False
+
+    def end(self) -> None:
+        """Let no further member begin."""
+        self.over = True
+
+
 @attrs.frozen
 class Call:
     """One call of an operation.
@@ -58,7 +75,7 @@ class Call:
         principal: The authenticated caller; None without authentication.
         body: The Arrow IPC stream of the request as a file, if the operation takes one.
         delimiter: The delimiter of identifiers in the request and the response.
-        failures: Filled while a batch is performed, for the logs.
+        progress: The state of a batch.
     """
 
     route: Route
@@ -67,7 +84,7 @@ class Call:
     principal: Any = None
     body: BinaryIO | None = attrs.field(default=None, repr=False)
     delimiter: str = DELIMITER
-    failures: list[Failure] = attrs.field(factory=list, eq=False, repr=False)
+    progress: Progress = attrs.field(factory=Progress, eq=False, repr=False)
 
     @property
     def operation(self) -> str:

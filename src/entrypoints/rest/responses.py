@@ -28,7 +28,7 @@ _RESERVED = frozenset(("connection", "content-length", "content-type", "transfer
 def response_of(call: Call, answer: Any) -> Response:
     """Return the answer of an operation, a model or a dict, as an HTTP response."""
     fields = fields_of(answer)
-    headers = _headers(fields)
+    headers = headers_of(fields)
     status = call.route.status
     if call.route.answer is Body.NONE:
         return Response(status_code=status, headers=headers)
@@ -71,7 +71,7 @@ def fields_of(answer: Any) -> Any:
     return {} if answer is None else answer
 
 
-def _headers(fields: Any) -> dict[str, str]:
+def headers_of(fields: Any) -> dict[str, str]:
     """Take the headers out of the context of a response.
 
     See "Context Header Mapping" of the specification. Entries that cannot be a header, or that would replace one of the
