@@ -148,6 +148,14 @@ def test_certify(home: Path, moto_endpoint: str, redis_url: str, monkeypatch: py
     assert Reader(places).read(page("certify.md")) == 1
 
 
+def test_conformance() -> None:
+    with serving(DirectoryNamespace(root="lake")) as front:
+        few = f"{front.uri} --only tables/declare"
+        shown = "http://127.0.0.1:2333"
+        places = {f"{shown} --only": f"{front.uri} --only", f"{shown} --junit": f"{few} --junit", shown: few}
+        assert Reader(places).read(page("conformance.md")) == 1
+
+
 def test_configuration(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def settings(_: Mapping[str, Any]) -> None:
         [text] = re.findall(r"```toml\n(.*?)```", page("configuration.md").read_text(), re.DOTALL)

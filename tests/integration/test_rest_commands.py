@@ -73,6 +73,7 @@ TESTED_ELSEWHERE = {
     "export-catalog": "test_catalog_file.py reads the file of a server",
     "query": "test_stats_and_search_commands.py queries the tables of a server",
     "search": "test_stats_and_search_commands.py searches the tables of a server",
+    "conformance": "test_conformance.py judges servers",
     "migrate-schema": "works on a database, not on a catalog",
     "serve": "test_any_implementation_can_be_served serves a server",
     "completion": "opens no catalog",

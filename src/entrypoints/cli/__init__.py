@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 AGAIN = "Every version is complete or not there. Run the command again to complete the work."
 FILE = "The file may be incomplete. Run the command again."
+JUDGED = "The namespaces of the judge were removed."
 MEASURED = "What the measurement wrote was removed."
 WHOLE = "The change was made completely or not at all."
 
@@ -114,6 +115,7 @@ SECTIONS = {
             "Measure whether the stores are safe for commits.",
             MEASURED,
         ),
+        Entry("conformance", "conformance", "Judge a server of the REST protocol by its specification.", JUDGED),
         Entry("migrate-schema", "migrate_schema", "Create or update the tables of a PostgreSQL store.", WHOLE),
     ),
 }

@@ -33,6 +33,7 @@ from lancekeep.testing.behaviours.behaviour import (
     Open,
     Outcome,
     Result,
+    Storage,
     run_all,
 )
 
@@ -48,6 +49,7 @@ __all__ = (
     "Open",
     "Outcome",
     "Result",
+    "Storage",
     "run_all",
 )
 

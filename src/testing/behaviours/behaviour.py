@@ -80,6 +80,19 @@ Contents = Callable[[], object]
 
 
 @attrs.frozen
+class Storage:
+    """What is known of the storage of a namespace.
+
+    Attributes:
+        options: options to read tables with, beside those that the namespace answers.
+        keeps_dropped: whether the files of dropped tables stay for a while.
+    """
+
+    options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    keeps_dropped: bool = False
+
+
+@attrs.frozen
 class Behaviour:
     """One behaviour of a namespace.
 
@@ -97,10 +110,16 @@ class Behaviour:
     check: Callable[[Bench], None]
     below: tuple[str, ...] = ()
 
-    def run(self, open_: Open, contents: Contents | None = None) -> Result:
-        """Run the check on an empty place."""
+    def run(self, open_: Open, contents: Contents | None = None, storage: Storage | None = None) -> Result:
+        """Run the check on an empty place.
+
+        Args:
+            open_: opens the namespace.
+            contents: returns the content of the place.
+            storage: what is known of the storage.
+        """
         try:
-            self.check(Bench.prepared(open_, contents, self.below))
+            self.check(Bench.prepared(open_, contents, self.below, storage or Storage()))
         except NotOffered as error:
             return Result(Outcome.NOT_OFFERED, str(error))
         except Departure as error:
@@ -148,6 +167,14 @@ class Door:
             raise Departure(f"`{operation}`: {type(error).__name__}") from error
         raise Departure(f"`{operation}` succeeds")
 
+    def has_namespace(self, names: Sequence[str]) -> bool:
+        """Return whether a namespace exists; if the namespace cannot tell, it does not."""
+        try:
+            self.attempt("namespace_exists", id=list(names))
+        except Exception:  # creating it reports what is wrong
+            return False
+        return True
+
     def names(self, operation: str, **fields: Any) -> list[str]:
         """Return the whole listing, in one page."""
         page = self.ask(operation, **fields)
@@ -179,6 +206,7 @@ class Bench:
         contents: returns the content of the place.
         below: the namespace to work in.
         present: the names of the namespaces that an empty place has.
+        storage: what is known of the storage.
     """
 
     one: Door
@@ -187,16 +215,18 @@ class Bench:
     contents: Contents | None
     below: tuple[str, ...]
     present: frozenset[str] = frozenset()
+    storage: Storage = Storage()
 
     @staticmethod
-    def prepared(open_: Open, contents: Contents | None, below: tuple[str, ...]) -> Bench:
+    def prepared(open_: Open, contents: Contents | None, below: tuple[str, ...], storage: Storage) -> Bench:
         one, present = Door(open_()), frozenset[str]()
         if not below:
             with suppress(Exception):  # the behaviours of namespaces report it
                 present = frozenset(_names(one.attempt("list_namespaces", id=[])))
-        bench = Bench(one, Door(open_()), open_, contents, below, present)
+        bench = Bench(one, Door(open_()), open_, contents, below, present, storage)
         for depth in range(1, len(below) + 1):
-            bench.one.ask("create_namespace", id=list(below[:depth]))
+            if depth == len(below) or not one.has_namespace(below[:depth]):
+                one.ask("create_namespace", id=list(below[:depth]))
         return bench
 
     def at(self, *names: str) -> list[str]:
@@ -207,7 +237,29 @@ class Bench:
 
     def rows(self, *names: str, door: Door | None = None) -> list[int]:
         """Return the rows of a table at the location that an instance returns."""
-        return rows_at((door or self.other).ask("describe_table", id=self.at(*names)).location)
+        described = (door or self.other).ask("describe_table", id=self.at(*names))
+        return self.rows_at(described.location, described.storage_options)
+
+    def rows_at(self, location: str, vended: Mapping[str, str] | None = None) -> list[int]:
+        """Return the rows of the Lance table at a location.
+
+        Args:
+            location: the location.
+            vended: options that the namespace answers.
+        """
+        options = {**self.storage.options, **(vended or {})}
+        try:
+            return sorted(lance.dataset(location, storage_options=options or None).to_table()["a"].to_pylist())
+        except Exception as error:
+            raise Departure("there is no Lance table at the location that is answered") from error
+
+    def is_gone(self, location: str) -> bool:
+        """Return whether no Lance table is at a location, or the storage keeps those that were dropped."""
+        try:
+            self.rows_at(location)
+        except Departure:
+            return True
+        return self.storage.keeps_dropped
 
     def namespaces(self) -> list[str]:
         """Return the namespaces that the behaviour has created."""
@@ -261,14 +313,6 @@ def run_all(
         undeclared = Result(Outcome.NOT_OFFERED, f"no {', '.join(sorted(missing))}")
         results[behaviour.id] = undeclared if missing else behaviour.run(*place())
     return results
-
-
-def rows_at(location: str) -> list[int]:
-    """Return the rows of the Lance table at a location."""
-    try:
-        return sorted(lance.dataset(location).to_table()["a"].to_pylist())
-    except Exception as error:
-        raise Departure("there is no Lance table at the location that is answered") from error
 
 
 def directory(location: str) -> str:

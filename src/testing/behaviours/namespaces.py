@@ -12,7 +12,6 @@ from lancekeep.testing.behaviours.registry import (
     TAKEN,
     UNIQUE,
     Behaviours,
-    is_gone,
 )
 
 BEHAVIOURS = Behaviours()
@@ -198,7 +197,7 @@ def _drop_namespace_cascade(bench: Bench) -> None:
     bench.other.refused("namespace_exists", errors.NamespaceNotFoundError, id=bench.at("n"))
     missing = (errors.NamespaceNotFoundError, errors.TableNotFoundError)
     bench.other.refused("table_exists", *missing, id=bench.at("n", "child", "t"))
-    claim(is_gone(location), "the rows of a table are there still")
+    claim(bench.is_gone(location), "the rows of a table are there still")
 
 
 @behaviour("names/one-for-both", UNIQUE, NAMESPACES)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lance_namespace import errors
 
-from lancekeep.testing.behaviours.behaviour import Behaviour, Bench, Capability, Departure, rows_at
+from lancekeep.testing.behaviours.behaviour import Behaviour, Bench, Capability
 
 (
     NAMESPACES,
@@ -57,12 +57,3 @@ class Behaviours(list[Behaviour]):
             return check
 
         return register
-
-
-def is_gone(location: str) -> bool:
-    """Return whether no Lance table is at a location."""
-    try:
-        rows_at(location)
-    except Departure:
-        return True
-    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lance_namespace import errors
 
-from lancekeep.testing.behaviours.behaviour import OTHERS, ROWS, Bench, claim, directory, rows_at
+from lancekeep.testing.behaviours.behaviour import OTHERS, ROWS, Bench, claim, directory
 from lancekeep.testing.behaviours.registry import (
     DECLARED,
     LOCATIONS,
@@ -15,7 +15,6 @@ from lancekeep.testing.behaviours.registry import (
     UNIQUE,
     VERSIONS,
     Behaviours,
-    is_gone,
 )
 
 BEHAVIOURS = Behaviours()
@@ -46,7 +45,7 @@ for _kind, _name in NAMES.items():
         claim(written == sorted((name, "other")), "`list_tables` without declared tables does not show the name")
         bench.one.ask("drop_table", id=bench.at(name))
         claim(bench.tables() == ["other"], "`drop_table` leaves the name")
-        claim(is_gone(created), "`drop_table` leaves the rows")
+        claim(bench.is_gone(created), "`drop_table` leaves the rows")
         claim(bench.rows("other") == [4], "`drop_table` takes another table's rows")
 
     @behaviour(f"names/{_kind}-of-namespace", "Concepts: The name of an object is a string that uniquely identifies "
@@ -262,7 +261,7 @@ def _describe_uri(bench: Bench) -> None:
     uri = bench.other.ask("describe_table", id=bench.at("t"), with_table_uri=True).table_uri
     claim(uri, "`table_uri` is null")
     claim("://" in uri, "`table_uri` is a path")
-    claim(rows_at(uri) == [1, 2, 3], "other rows at the URI")
+    claim(bench.rows_at(uri) == [1, 2, 3], "other rows at the URI")
 
 
 @behaviour("tables/version", "DescribeTableRequest.version: Version of the table to describe.")

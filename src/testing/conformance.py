@@ -1,0 +1,190 @@
+"""Judge the catalog of a server by the behaviours.
+
+Each is tried in a namespace that the judge creates and removes, beside whatever the catalog holds.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+import attrs
+from lance_namespace import errors
+
+from lancekeep.domain.errors import AccessDenied, InvalidInput, LancekeepError, NotFound, StoreUnavailable
+from lancekeep.testing.behaviours import (
+    BEHAVIOURS,
+    Behaviour,
+    Bench,
+    Departure,
+    Door,
+    NotOffered,
+    Open,
+    Outcome,
+    Result,
+    Storage,
+)
+
+PREFIX = "lancekeep_conformance_"
+OF_A_WHOLE_CATALOG = {"root/exists", "root/not-dropped", "tables/declare-root", "all-tables/list", "all-tables/nested"}
+"""Behaviours that no namespace below the root can show, and that are not tried where others work."""
+
+JUDGED: Sequence[Behaviour] = tuple(each for each in BEHAVIOURS if not each.below and each.id not in OF_A_WHOLE_CATALOG)
+"""The behaviours that a judge tries."""
+
+
+@attrs.frozen
+class Verdict:
+    """What a behaviour showed."""
+
+    behaviour: Behaviour
+    result: Result
+
+    @property
+    def area(self) -> str:
+        """The part of the interface: the first word of the behaviour's id."""
+        return self.behaviour.id.partition("/")[0]
+
+
+@attrs.frozen
+class Conformance:
+    """The verdicts of a judge.
+
+    Attributes:
+        verdicts: one for each behaviour, in the order of `JUDGED`.
+        left: namespaces of the judge that could not be removed.
+    """
+
+    verdicts: Sequence[Verdict]
+    left: Sequence[str] = ()
+
+    @property
+    def counts(self) -> Mapping[Outcome, int]:
+        """The number of behaviours by outcome."""
+        found = Counter(each.result.outcome for each in self.verdicts)
+        return {outcome: found[outcome] for outcome in Outcome}
+
+    def junit(self) -> str:
+        """Return the verdicts in the XML form of JUnit."""
+        counts = self.counts
+        suite = ET.Element(
+            "testsuite",
+            name="lancekeep conformance",
+            tests=str(len(self.verdicts)),
+            failures=str(counts[Outcome.FAILED]),
+            errors="0",
+            skipped=str(counts[Outcome.NOT_OFFERED]),
+        )
+        for each in self.verdicts:
+            name = each.behaviour.id.partition("/")[2]
+            case = ET.SubElement(suite, "testcase", classname=each.area, name=name)
+            if each.result.outcome is Outcome.FAILED:
+                ET.SubElement(case, "failure", message=each.result.answer).text = each.behaviour.sentence
+            elif each.result.outcome is Outcome.NOT_OFFERED:
+                ET.SubElement(case, "skipped", message=each.result.answer)
+        ET.indent(suite)
+        return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def judge(
+    open_: Open,
+    *,
+    within: Sequence[str] = (),
+    storage: Storage | None = None,
+    only: str = "",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Conformance:
+    """Try each behaviour in a namespace of its own, and remove the namespace.
+
+    Args:
+        open_: opens the catalog; each call opens another instance.
+        within: an existing namespace in which to work. Default: the root.
+        storage: what is known of the storage.
+        only: a part of the ids of the behaviours to try. Default: all.
+        progress: is called with the number of tried behaviours, of all, and the id of the last.
+
+    Raises:
+        InvalidInput: No behaviour has ``only`` in its id; or the tables of the catalog cannot be created, or cannot be
+            read from here, so that the behaviours would say nothing.
+        NotFound: The namespace ``within`` does not exist.
+        AccessDenied: The catalog refuses to create a namespace or a table.
+        StoreUnavailable: The catalog does not answer.
+    """
+    chosen = [each for each in JUDGED if only in each.id]
+    if not chosen:
+        raise InvalidInput(f"no behaviour has {only!r} in its id; the first is {JUDGED[0].id!r}")
+    run = f"{PREFIX}{uuid4().hex[:8]}"
+    door, verdicts, left = Door(open_()), list[Verdict](), list[str]()
+
+    def remove(place: tuple[str, ...]) -> None:
+        _remove(door, place)
+        if door.has_namespace(place):
+            left.append(".".join(place))
+
+    first = (*within, f"{run}_0")
+    if within and not door.has_namespace(within):
+        raise NotFound(f"the server has no namespace {'.'.join(within)}; name one that exists, to work in it")
+    try:
+        _require_readable(open_, first, storage or Storage())
+    except StoreUnavailable:  # it would not answer to the removal either
+        raise
+    except BaseException:
+        remove(first)
+        raise
+    remove(first)
+    for number, behaviour in enumerate(chosen, 1):
+        place = (*within, f"{run}_{number}")
+        try:
+            result = attrs.evolve(behaviour, below=place).run(open_, storage=storage)
+        finally:
+            remove(place)
+        verdicts.append(Verdict(behaviour, result))
+        if progress is not None:
+            progress(number, len(chosen), behaviour.id)
+    return Conformance(verdicts, left)
+
+
+def _require_readable(open_: Open, place: tuple[str, ...], storage: Storage) -> None:
+    """Create a table and read it.
+
+    Raises:
+        InvalidInput, AccessDenied, StoreUnavailable: That is not possible.
+    """
+    step = "create a namespace and a table"
+    try:
+        bench = Bench.prepared(open_, None, place, storage)
+        bench.create("readable")
+        step = "read the table at the location that the catalog answers; give the options of its storage"
+        bench.rows("readable")
+    except (Departure, NotOffered) as error:
+        cause = error.__cause__
+        kind = next((kind for of, kind in _CAUSES if isinstance(cause, of)), InvalidInput)
+        raise kind(f"the catalog cannot be judged: {cause or error}. The judge has to {step}") from error
+
+
+_CAUSES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], type[LancekeepError]]] = (
+    ((errors.PermissionDeniedError, errors.UnauthenticatedError), AccessDenied),
+    (errors.ServiceUnavailableError, StoreUnavailable),
+)
+"""The errors of a server that have a meaning of their own, and what they become."""
+
+
+def _remove(door: Door, place: tuple[str, ...]) -> None:
+    """Remove a namespace and all below it, also where dropping it does not cascade. Errors leave the rest."""
+    with suppress(Exception):
+        door.attempt("drop_namespace", id=list(place), behavior="Cascade")
+        return
+    with suppress(Exception):
+        for name in door.names("list_tables", id=list(place)):
+            for operation in ("drop_table", "deregister_table"):
+                with suppress(Exception):
+                    door.attempt(operation, id=[*place, name])
+                    break
+    with suppress(Exception):
+        for name in door.names("list_namespaces", id=list(place)):
+            _remove(door, (*place, name))
+    with suppress(Exception):
+        door.attempt("drop_namespace", id=list(place))
