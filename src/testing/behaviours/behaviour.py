@@ -254,7 +254,7 @@ class Bench:
             raise Departure("there is no Lance table at the location that is answered") from error
 
     def is_gone(self, location: str) -> bool:
-        """Return whether no Lance table is at a location, or the storage keeps those that were dropped."""
+        """Return whether the table at a location is gone, as far as it has to be."""
         try:
             self.rows_at(location)
         except Departure:
