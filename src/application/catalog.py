@@ -422,7 +422,13 @@ class Catalog:
     # -- data ---------------------------------------------------------------------------------------------------
 
     def write(
-        self, identifier: Identifier, data: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
+        self,
+        identifier: Identifier,
+        data: Any,
+        mode: str = "create",
+        *,
+        properties: Mapping[str, str] | None = None,
+        stable_row_ids: bool | None = None,
     ) -> Committed:
         """Write data as one version of a table.
 
@@ -433,6 +439,9 @@ class Catalog:
                 rows, or creates the table if it does not exist.
             properties: The properties of a table that this write creates. With ``overwrite``, they also replace the
                 properties of an existing table, after the rows; None keeps them.
+            stable_row_ids: Whether rows of a table that this write creates keep their ids when they are updated or
+                compacted. None takes the property ``lancekeep.stable_row_ids`` of the table, or else of the root
+                namespace. A table keeps its choice: if it has a version, another value is refused.
 
         Raises:
             TableAlreadyExists, TableNotFound, NamespaceNotFound, InvalidInput: Nothing was written.
@@ -441,17 +450,23 @@ class Catalog:
             StoreUnavailable: A store did not answer. A table that this write creates either exists completely or does
                 not exist; check before you retry.
         """
-        return self._services.writes.write(ObjectId.of(identifier), data, mode, properties)
+        return self._services.writes.write(ObjectId.of(identifier), data, mode, properties, stable_row_ids)
 
     def begin_write(
-        self, identifier: Identifier, schema: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
+        self,
+        identifier: Identifier,
+        schema: Any,
+        mode: str = "create",
+        *,
+        properties: Mapping[str, str] | None = None,
+        stable_row_ids: bool | None = None,
     ) -> WritePlan:
         """Return a plan for distributed workers to write fragments. It pickles.
 
         `commit_fragments` commits the fragments as one version; `abandon_write` gives up. Takes the arguments of
         `write`, and raises its errors.
         """
-        return self._services.writes.begin(ObjectId.of(identifier), schema, mode, properties)
+        return self._services.writes.begin(ObjectId.of(identifier), schema, mode, properties, stable_row_ids)
 
     def commit_fragments(
         self,

@@ -15,13 +15,14 @@ from lancekeep.domain.managed import MANAGED, checked_managed
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
+from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, checked_stable_row_ids
 
 MOST_PROPERTIES = 10_000
 """The maximum number of properties in one request."""
 MOST_CHARACTERS = 16 << 20
 """The maximum size of the names and values in one request, in characters: every read of the object returns them."""
 
-_OF_ROOT = (DIGESTS, MANAGED, UNDROP, *MAINTENANCE_PROPERTIES)
+_OF_ROOT = (DIGESTS, MANAGED, STABLE_ROW_IDS, UNDROP, *MAINTENANCE_PROPERTIES)
 """Properties of tables and of the root namespace, which is the default of its tables."""
 _SETTABLE = frozenset({LSM, *_OF_ROOT})
 
@@ -35,7 +36,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, the value has no meaning (a rule of
-            rows, `LSM`, `DIGESTS`, `MANAGED`, `UNDROP`, or `MAINTENANCE_PROPERTIES`), or there are too many.
+            rows, `LSM`, `DIGESTS`, `MANAGED`, `STABLE_ROW_IDS`, `UNDROP`, or `MAINTENANCE_PROPERTIES`), or there are
+            too many.
     """
     if properties is not None and len(properties) > MOST_PROPERTIES:
         raise InvalidInput(f"{len(properties)} properties are too many; give at most {MOST_PROPERTIES}")
@@ -50,6 +52,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_digests(value)
         if key == MANAGED:
             checked_managed(value)
+        if key == STABLE_ROW_IDS:
+            checked_stable_row_ids(value)
         if key == UNDROP:
             checked_undrop(value)
         if key in MAINTENANCE_PROPERTIES:

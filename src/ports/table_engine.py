@@ -64,6 +64,7 @@ class WritePlan(Shown):
         base: identifies ``read_version``, in case another table takes the place of this table.
         vends: the client of a server that renews ``storage_options``; None if they do not expire.
         rules: the rules that each writer of fragments checks.
+        stable_row_ids: whether a first version gives the table stable row ids. Later versions keep what it has.
     """
 
     table: ObjectId
@@ -76,6 +77,7 @@ class WritePlan(Shown):
     base: Base | None = None
     vends: Any | None = attrs.field(default=None, repr=False, eq=False)
     rules: Rules = ()
+    stable_row_ids: bool = False
 
     @property
     def access(self) -> dict[str, Any]:
@@ -174,10 +176,10 @@ class TableEngine(Protocol):
         Raises: InvalidInput: the frame is not supported; the message names the supported frames.
         """
 
-    def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+    def write(self, table: ObjectId, data: Any, mode: WriteMode, *, stable_row_ids: bool = False) -> Committed:
         """Write a stream of batches and commit it as one version.
 
-        The table exists; for CREATE, it is declared.
+        The table exists; for CREATE, it is declared. A first version gives it stable row ids with ``stable_row_ids``.
         """
 
     def commit_fragments(

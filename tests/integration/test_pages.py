@@ -440,6 +440,12 @@ def test_commit_stores(home: Path) -> None:
     assert Reader({"/var/lib/lake": str(home)}).read(page("commit-stores.md")) == 1
 
 
+def test_properties() -> None:
+    names: dict[str, Any] = {}
+    assert Reader(names=names).read(page("properties.md")) == 1
+    assert all(names["catalog"].open(name).has_stable_row_ids for name in "abc")
+
+
 def test_undrop(home: Path) -> None:
     assert Reader().read(page("undrop.md")) == 10
 

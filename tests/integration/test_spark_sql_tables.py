@@ -34,6 +34,7 @@ class Lake:
 
     spark: SparkSession
     catalog: lancekeep.Catalog
+    commit_store: str
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.spark.sql(statement).collect()]
@@ -62,7 +63,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
         catalog.open("ns.t").delete("id = 2")
         catalog.open("ns.t").create_scalar_index("id", "BTREE")
         catalog.tags.create(TABLE, "first", 1, None)
-        yield Lake(spark, catalog)
+        yield Lake(spark, catalog, store)
 
 
 def test_metadata_tables_show_what_pylance_reads(lake: Lake) -> None:
@@ -336,3 +337,54 @@ def test_changes_lead_from_each_version_to_the_next(lake: Lake, tmp_path: Path) 
         ("FROM VERSION 9", "give versions from 1 to 5"),
     ]:
         lake.refuses(f"SELECT * FROM lake.ns.t CHANGES {clause}", error)
+
+
+def test_stable_row_ids_are_chosen_when_a_table_is_created(lake: Lake) -> None:
+    """The change feed then shows updates; REPLACE and rewrites keep the choice."""
+    stable = "TBLPROPERTIES ('lancekeep.stable_row_ids' = 'true')"
+    options = {"root": lake.catalog.root_uri, "commit_store": lake.commit_store, "stable_row_ids": "true"}
+    rows = lake.spark.sql("SELECT 1L id, 'a' name UNION ALL SELECT 2L, 'b'")
+
+    def is_stable(name: str) -> bool:
+        return lance.dataset(lake.catalog.describe_table(name).uri).has_stable_row_ids
+
+    lake.sql(f"CREATE TABLE lake.created (id BIGINT, name STRING) {stable}")
+    lake.sql("INSERT INTO lake.created VALUES (1, 'a'), (2, 'b')")
+    lake.sql(f"CREATE TABLE lake.selected {stable} AS SELECT 1L id, 'a' name UNION ALL SELECT 2L, 'b'")
+    rows.writeTo("lake.framed").tableProperty("lancekeep.stable_row_ids", "true").create()
+    for mode in ("append", "overwrite"):
+        rows.write.format("lancekeep").options(**options).mode(mode).save(mode)
+    for name in ("created", "selected", "framed", "append", "overwrite"):
+        assert is_stable(name), name
+        before = sorted(lake.sql(f"SELECT id, _rowid FROM lake.{name}"))
+        version = lake.catalog.describe_table(name).version or 0
+        lake.sql(f"UPDATE lake.{name} SET name = 'u' WHERE id = 1")
+        changes = lake.sql(f"SELECT id, name, _change_type FROM lake.{name} CHANGES FROM VERSION {version + 1}")
+        assert sorted(changes) == [(1, "a", "update_preimage"), (1, "u", "update_postimage")]
+        lake.catalog.open(name).optimize.compact_files()
+        assert sorted(lake.sql(f"SELECT id, _rowid FROM lake.{name}")) == before
+    assert ("lancekeep.stable_row_ids", "true") in lake.sql("SHOW TBLPROPERTIES lake.created")
+
+    lake.sql("CREATE OR REPLACE TABLE lake.selected AS SELECT 3L id")
+    assert is_stable("selected")
+    assert ("lancekeep.stable_row_ids", "true") in lake.sql("SHOW TBLPROPERTIES lake.selected")
+
+
+def test_contradicting_row_ids_are_refused_before_anything_is_written(lake: Lake) -> None:
+    stable = "TBLPROPERTIES ('lancekeep.stable_row_ids' = 'true')"
+    options = {"root": lake.catalog.root_uri, "commit_store": lake.commit_store}
+    version, kept = lake.catalog.describe_table(TABLE).version, "and keeps that for all of its versions"
+    lake.refuses(f"CREATE OR REPLACE TABLE lake.ns.t {stable} AS SELECT 1 id", kept)
+    lake.refuses("ALTER TABLE lake.ns.t SET TBLPROPERTIES ('lancekeep.stable_row_ids' = 'true')", kept)
+    frame = lake.spark.sql("SELECT 1L id, 'a' name, 'n' new")
+    for mode, more in (("append", {"mergeSchema": "true"}), ("overwrite", {})):
+        writer = frame.write.format("lancekeep").options(**options, **more).mode(mode)
+        with pytest.raises(PySparkException, match=kept):
+            writer.option("stable_row_ids", "true").save("ns.t")
+    with pytest.raises(PySparkException, match="the option stable_row_ids is 'on'; give true or false"):
+        frame.write.format("lancekeep").options(**options, stable_row_ids="on").mode("append").save("new")
+    lake.refuses(
+        "CREATE TABLE lake.new (id INT) TBLPROPERTIES ('lancekeep.stable_row_ids' = 'yes')", "'true' and 'false'"
+    )
+    assert lake.catalog.describe_table(TABLE).version == version
+    assert lake.catalog.list_tables() == []

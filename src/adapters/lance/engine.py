@@ -100,10 +100,10 @@ class LanceEngine:
             data = _table_of_frame(data)
         return data.to_reader()
 
-    def write(self, table: ObjectId, data: Any, mode: WriteMode) -> Committed:
+    def write(self, table: ObjectId, data: Any, mode: WriteMode, *, stable_row_ids: bool = False) -> Committed:
         self._before_commit(table, None)
         if mode is WriteMode.CREATE and not self._managed(table):
-            return self._create(table, data)
+            return self._create(table, data, stable_row_ids=stable_row_ids)
         if mode is WriteMode.APPEND:
             return self._append(table, data)
         require_readable(data.schema.names)
@@ -117,6 +117,7 @@ class LanceEngine:
                 namespace_client=cast(Any, channel),  # pylance calls methods by name
                 table_id=list(table.names),
                 storage_options=self._storage_options or None,
+                enable_stable_row_ids=stable_row_ids,  # ignored if the table has a version
             ),
         )
 
@@ -140,14 +141,23 @@ class LanceEngine:
 
         return _one_commit(table, channel, append)
 
-    def _create(self, table: ObjectId, data: Any) -> Committed:
+    def _create(self, table: ObjectId, data: Any, *, stable_row_ids: bool) -> Committed:
         """Create version 1 by the storage's own condition; one of several processes wins.
 
         If another process was faster, pylance's own creation continues as an Overwrite and reports success.
         """
         described = self._namespace.describe_table({"id": list(table.names)})
         uri = cast(str, described.location)  # always set
-        plan = WritePlan(table, uri, self._storage_options, data.schema, WriteMode.CREATE, 0, True)
+        plan = WritePlan(
+            table,
+            uri,
+            self._storage_options,
+            data.schema,
+            WriteMode.CREATE,
+            0,
+            True,
+            stable_row_ids=stable_row_ids,
+        )
         return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
 
     def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
@@ -159,6 +169,7 @@ class LanceEngine:
                 read_version=0,
                 max_retries=0,
                 enable_v2_manifest_paths=True,
+                enable_stable_row_ids=plan.stable_row_ids,
                 storage_options=dict(plan.storage_options) or None,
             )
         return int(dataset.version)
@@ -237,6 +248,7 @@ class LanceEngine:
                 max_retries=20 if repeats else 0,
                 storage_options=dict(plan.storage_options) or None,
                 enable_v2_manifest_paths=True,
+                enable_stable_row_ids=plan.stable_row_ids,  # ignored if the table has a version
                 namespace_client=cast(Any, channel),
                 table_id=list(plan.table.names),
                 namespace_client_managed_versioning=managed,

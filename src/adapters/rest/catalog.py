@@ -45,6 +45,12 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES
 from lancekeep.domain.row_rules import Rules, rules_of
+from lancekeep.domain.stable_row_ids import (
+    require_row_ids,
+    stated_row_ids,
+    wants_stable_row_ids,
+    with_row_ids,
+)
 from lancekeep.domain.table import Table
 from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
@@ -130,19 +136,38 @@ class RestWrites:
         self._vends = vends
         self._options = options
 
-    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+    def write(
+        self,
+        object_id: ObjectId,
+        data: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None = None,
+    ) -> Committed:
         plan_mode = mode_of(mode)
+        stated = stated_row_ids(properties, stable_row_ids)
         reader = self._engines(object_id, {}).reader(data)
-        declared = self._declares_for(object_id, plan_mode, properties)
+        declared = self._declares_for(object_id, plan_mode, properties, stated)
         engine, found = self._opened(object_id)
+        stable = wants_stable_row_ids(table_of(object_id, found).properties) if stated is None else stated
         engine_mode = WriteMode.CREATE if declared else plan_mode
         rules = rules_of(properties or {}) if declared else table_of(object_id, found).rules
         with checked(reader, rules) as rows:
-            return self._taking_back(object_id, declared, lambda: engine.write(object_id, rows, engine_mode))
+            return self._taking_back(
+                object_id, declared, lambda: engine.write(object_id, rows, engine_mode, stable_row_ids=stable)
+            )
 
-    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+    def begin(
+        self,
+        object_id: ObjectId,
+        schema: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None = None,
+    ) -> WritePlan:
         write_mode = mode_of(mode)
-        declared = self._declares_for(object_id, write_mode, properties)
+        stated = stated_row_ids(properties, stable_row_ids)
+        declared = self._declares_for(object_id, write_mode, properties, stated)
         latest = self._entries.latest(object_id)
         if latest is None and write_mode is WriteMode.APPEND:
             raise TableNotFound(
@@ -162,6 +187,7 @@ class RestWrites:
             declared,
             vends=self._vends,
             rules=rules,
+            stable_row_ids=wants_stable_row_ids(table_of(object_id, found).properties) if stated is None else stated,
         )
 
     def commit_fragments(
@@ -349,17 +375,30 @@ class RestWrites:
         found = self._entries.reached(object_id)
         return self._engines(object_id, texts_of(found.get("storage_options"))), found
 
-    def _declares_for(self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None) -> bool:
+    def _declares_for(
+        self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, stable: bool | None
+    ) -> bool:
+        new = with_row_ids(properties, stable)
         if mode is WriteMode.CREATE:
-            self._entries.declare(object_id, properties, None)
+            self._entries.declare(object_id, new, None)
             return True
         if mode is WriteMode.OVERWRITE and not self._entries.exists(object_id):
             with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
-                self._entries.declare(object_id, properties, None)
+                self._entries.declare(object_id, new, None)
                 return True
         if properties:
             raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
+        if stable is not None:
+            self._require_row_ids(object_id, stable)
         return False
+
+    def _require_row_ids(self, object_id: ObjectId, stable: bool) -> None:
+        """Check that a table has the row ids that a caller states; its first version decides them."""
+        if self._entries.latest(object_id) is None:
+            present = stated_row_ids(self._entries.find(object_id).properties)
+        else:
+            present = self.examine(object_id, lambda dataset: bool(dataset.has_stable_row_ids), None, None)
+        require_row_ids(str(object_id), present, stable)
 
     def _taking_back(self, object_id: ObjectId, declared: bool, write: Callable[[], Committed]) -> Committed:
         """Run a write. If it fails, remove the entry that it has declared."""

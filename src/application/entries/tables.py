@@ -31,13 +31,15 @@ from lancekeep.domain.errors import (
     TableAlreadyExists,
     TableNotFound,
 )
+from lancekeep.domain.features import Feature
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.managed import MANAGED, by_storage, require_default, with_default
+from lancekeep.domain.managed import MANAGED, by_storage
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.namespace import find_namespace
 from lancekeep.domain.notebook import Shown
 from lancekeep.domain.properties import checked_properties, is_own, property_changes
 from lancekeep.domain.protection import protector, require_unprotected
+from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, require_row_ids, stated_row_ids
 from lancekeep.domain.table import (
     MARKER_CONTENT,
     Table,
@@ -49,7 +51,9 @@ from lancekeep.domain.table import (
     v1_location,
     withdraw_table,
 )
+from lancekeep.domain.table_defaults import require_default, with_default
 from lancekeep.format.begun_clone import BegunClone
+from lancekeep.format.table_version import TableVersion
 
 DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
@@ -73,13 +77,15 @@ class Description(Shown):
 class Declaration:
     """A table to declare; see `Catalog.declare_table`.
 
-    Its directory is reserved by a marker with the content ``marker``.
+    Its directory is reserved by a marker with the content ``marker``. A clone has the rows, and the row ids, of another
+    table.
     """
 
     id: ObjectId
     properties: Mapping[str, str] | None = None
     location: str | None = None
     marker: bytes = MARKER_CONTENT
+    is_clone: bool = False
 
 
 class Tables:
@@ -181,9 +187,10 @@ class Tables:
         return table
 
     @once(Table)
-    def declare_clone(self, object_id: ObjectId, clone: BegunClone) -> Table:
-        """Declare the target of a deep clone; its marker describes the clone."""
-        (table,), _ = self.declare_and_deregister([Declaration(object_id, marker=clone.encode())], [])
+    def declare_clone(self, object_id: ObjectId, clone: BegunClone | None = None) -> Table:
+        """Declare the target of a clone; the marker of a deep clone describes it."""
+        marker = MARKER_CONTENT if clone is None else clone.encode()
+        (table,), _ = self.declare_and_deregister([Declaration(object_id, marker=marker, is_clone=True)], [])
         return table
 
     def declare_and_deregister(
@@ -211,7 +218,7 @@ class Tables:
                 Table(
                     each.id,
                     location or self._free_location(each.id, view),
-                    with_default(properties, view.properties),
+                    with_default(properties, view.properties, has_rows=each.is_clone),
                 )
                 for each, location, properties in zip(declarations, given, stated, strict=True)
             ]
@@ -228,14 +235,14 @@ class Tables:
         _require_apart([table.location for table in tables])
         for object_id in removed:
             self._removal.record_listed(object_id)
-        return self._enter_reserved(tables, given, removed, [each.marker for each in declarations], stated)
+        return self._enter_reserved(tables, given, removed, declarations, stated)
 
     def _enter_reserved(
         self,
         tables: Sequence[Table],
         given: Sequence[str | None],
         removed: Sequence[ObjectId],
-        markers: Sequence[bytes],
+        declarations: Sequence[Declaration],
         stated: Sequence[Mapping[str, str]],
     ) -> tuple[list[Table], list[Table]]:
         """Reserve the directories of tables, then enter these tables and remove others."""
@@ -247,8 +254,8 @@ class Tables:
         declared: list[Table] = []
         certain = self._places.objects.guarantees.atomic_create
         try:
-            for table, location, marker in zip(tables, given, markers, strict=True):
-                declared.append(self.reserve(table, location is None, marker))
+            for table, location, declaration in zip(tables, given, declarations, strict=True):
+                declared.append(self.reserve(table, location is None, declaration.marker))
             seen = [table for table in declared if self._is_listed(table)]
 
             def decide(view: CatalogView) -> tuple[list[Change], list[Table]]:
@@ -258,8 +265,8 @@ class Tables:
                         f"{gone.location!r} was a table for V1 readers as soon as it was reserved for {gone.id}, and "
                         "another writer has dropped or renamed it since; nothing was declared"
                     )
-                for table, properties in zip(declared, stated, strict=True):
-                    require_default(view, table, properties)
+                for table, properties, declaration in zip(declared, stated, declarations, strict=True):
+                    require_default(view, table, properties, has_rows=declaration.is_clone)
                 changes = [change for table in declared for change in add_table(view, table, reserved=certain)]
                 changes += [change for object_id in removed for change in remove_table(view, object_id, "deregister")]
                 return changes, [find_table(view, object_id) for object_id in removed]
@@ -329,7 +336,7 @@ class Tables:
     def register(
         self, object_id: ObjectId, location: str, properties: Mapping[str, str] | None, *, overwrite: bool
     ) -> Table:
-        stated = with_default(self.checked(properties), self._ledger.view().properties)
+        stated = with_default(self.checked(properties), self._ledger.view().properties, has_rows=True)
         table = Table(object_id, self._places.relative(location), stated)
         root = self._places.chosen_root(table)
         source = self._places.moves_from(table)
@@ -350,6 +357,7 @@ class Tables:
             ) from None
         if latest is None:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
+        self._require_row_ids(table, stated)
         before = self._ledger.view()
         read = self._removal.clones.record_dataset(table.location)
         sources = [location for location in read if is_held(before, location)]
@@ -380,6 +388,20 @@ class Tables:
             return self._places.new_location(object_id)
         return prescribed
 
+    def stable_row_ids(self, table: Table) -> bool | None:
+        """Return whether a table has stable row ids; None if it has no version."""
+        latest = self._ledger.commits.latest(self._places.dataset_root(table))
+        if latest is None:
+            return None
+        content = self._ledger.commits.retry.call(partial(self._places.objects.get, latest.path))
+        return bool(TableVersion.parse(content, latest.path).manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
+
+    def _require_row_ids(self, table: Table, properties: Mapping[str, str | None]) -> None:
+        """Check that a table has the row ids that properties state."""
+        stated = stated_row_ids(properties)
+        if stated is not None:
+            require_row_ids(str(table.id), self.stable_row_ids(table), stated)
+
     def require_replaceable(self, object_id: ObjectId, action: str) -> None:
         """Raise `Refused` if the rows of a table must not be replaced.
 
@@ -397,6 +419,8 @@ class Tables:
     def alter(self, object_id: ObjectId, values: Mapping[str, str] | None, remove: Iterable[str]) -> Table:
         changes = property_changes(values, remove)
         self._ledger.require_manager(changes)
+        if changes.get(STABLE_ROW_IDS) is not None:
+            self._require_row_ids(self.find(object_id), changes)
         released: Table | None = None
 
         def decide(view: CatalogView) -> tuple[list[Change], Table]:
@@ -456,10 +480,10 @@ class Tables:
     def replace_properties(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
         """Replace all properties of a table, except the catalog's own.
 
-        The manager of its versions stays, unless ``properties`` name another.
+        The manager of its versions stays, unless ``properties`` name another. So does what is stated about its row ids.
         """
         present = self.find(object_id).properties
-        kept = {name: value for name, value in present.items() if name == MANAGED}
+        kept = {name: value for name, value in present.items() if name in (MANAGED, STABLE_ROW_IDS)}
         properties = {**kept, **properties}
         users = {name: value for name, value in present.items() if not is_own(name)}
         if users != properties:

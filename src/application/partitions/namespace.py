@@ -65,6 +65,7 @@ from lancekeep.domain.partitions import (
     require_alone,
 )
 from lancekeep.domain.pruning import parse_filter
+from lancekeep.domain.stable_row_ids import wants_stable_row_ids
 from lancekeep.domain.table import Table
 from lancekeep.ports.table_engine import TableEngine
 
@@ -171,7 +172,8 @@ class PartitionedNamespace:
         known = {key: (partition.table.id, self._places.uri(partition.table)) for key, partition in present.items()}
         levels, salt = levels_of(view, spec), secrets.token_hex(16)
         root_uri, options = self._places.root_uri, self._places.storage_options
-        return PartitionWritePlan(spec, schema, mode, root_uri, options, known, levels, salt)
+        stable = wants_stable_row_ids(view.properties)
+        return PartitionWritePlan(spec, schema, mode, root_uri, options, known, levels, salt, stable)
 
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
         """Commit to every partition, and publish all of them atomically.

@@ -66,6 +66,7 @@ class PartitionWritePlan:
         levels: The existing namespaces, by their values.
         root_uri: The root of new partitions.
         salt: Random text from which the names of new namespaces are derived.
+        stable_row_ids: Whether new partitions have stable row ids.
     """
 
     spec: PartitionSpec
@@ -76,6 +77,7 @@ class PartitionWritePlan:
     known: Mapping[Values, tuple[ObjectId, str]]
     levels: Mapping[Values, ObjectId]
     salt: str
+    stable_row_ids: bool = False
 
     def place(self, values: Values) -> tuple[WritePlan, str | None]:
         """Return the plan for a partition, and the location if the partition is new.
@@ -97,7 +99,16 @@ class PartitionWritePlan:
     def at(self, table: ObjectId, location: str) -> WritePlan:
         """Return the plan for a new partition with a name and location from `place`."""
         uri = f"{self.root_uri.rstrip('/')}/{location}"
-        return WritePlan(table, uri, self.storage_options, self.schema, WriteMode.CREATE, 0, True)
+        return WritePlan(
+            table,
+            uri,
+            self.storage_options,
+            self.schema,
+            WriteMode.CREATE,
+            0,
+            True,
+            stable_row_ids=self.stable_row_ids,
+        )
 
 
 @attrs.frozen

@@ -81,7 +81,7 @@ class Cloning:
             return self._deep(read, root, target, version)
         row = self._row(source, root, version)
         manifest = shallow_clone(self._content(row), root.base_uri, self._places.uri(read), str(uuid4()), self._now())
-        table = self._tables.declare(target, None, None)
+        table = self._tables.declare_clone(target)
         self._begin(table, manifest)
         if not self._is_present(read, row):
             self._tables.drop(target, force=True, keep=0)

@@ -20,9 +20,23 @@ Result = TypeVar("Result")
 class WriteService(Protocol):
     """Writes tables and opens their versions; `Writes` describes the methods."""
 
-    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed: ...
+    def write(
+        self,
+        object_id: ObjectId,
+        data: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None = None,
+    ) -> Committed: ...
 
-    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan: ...
+    def begin(
+        self,
+        object_id: ObjectId,
+        schema: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None = None,
+    ) -> WritePlan: ...
 
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool

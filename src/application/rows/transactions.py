@@ -30,6 +30,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE
+from lancekeep.domain.stable_row_ids import with_row_ids
 from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
@@ -85,7 +86,13 @@ class Transaction:
         return MappingProxyType(self._committed)
 
     def write(
-        self, identifier: Identifier, data: Any, mode: str = "create", *, properties: Mapping[str, str] | None = None
+        self,
+        identifier: Identifier,
+        data: Any,
+        mode: str = "create",
+        *,
+        properties: Mapping[str, str] | None = None,
+        stable_row_ids: bool | None = None,
     ) -> None:
         """Write data to a table; takes the arguments of `Catalog.write`.
 
@@ -97,10 +104,10 @@ class Transaction:
         object_id = ObjectId.of(identifier)
         before = self._pending.get(object_id)
         if before is not None:
-            self._require_more_rows(before.plan, reader.schema, mode, properties)
+            self._require_more_rows(before.plan, reader.schema, mode, with_row_ids(properties, stable_row_ids))
             before.fragments.extend(self._engine.write_fragments(before.plan, reader))
             return
-        plan = self._writes.begin(object_id, reader.schema, mode, properties)
+        plan = self._writes.begin(object_id, reader.schema, mode, properties, stable_row_ids)
         try:
             managed = self._is_managed(object_id)
             fragments = self._engine.write_fragments(plan, reader)

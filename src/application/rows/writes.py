@@ -20,6 +20,7 @@ from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.tables import DEFINITE, Tables
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.declarations import Declarations
 from lancekeep.application.rows.described_versions import DescribedVersions, HistoryEntry
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
@@ -39,7 +40,6 @@ from lancekeep.domain.errors import (
     ObjectNotFound,
     Refused,
     StoreUnavailable,
-    TableAlreadyExists,
     TableNotFound,
     Unsupported,
     VersionNotFound,
@@ -47,10 +47,11 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.managed import by_storage, require_default, with_default
-from lancekeep.domain.properties import checked_properties
-from lancekeep.domain.row_rules import Rules, rules_of
+from lancekeep.domain.managed import by_storage
+from lancekeep.domain.row_rules import Rules
+from lancekeep.domain.stable_row_ids import stated_row_ids, wants_stable_row_ids, with_row_ids
 from lancekeep.domain.table import Table, add_table, find_table, v1_table
+from lancekeep.domain.table_defaults import require_default, with_default
 from lancekeep.format.file_references import names_in
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
@@ -87,14 +88,23 @@ class Writes:
         self._engine = engine
         self._transactions = transactions
         self._described = DescribedVersions(ledger)
+        self._declarations = Declarations(ledger, tables, versions)
         self._published = published
         self._appends = appends
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def write(self, object_id: ObjectId, data: Any, mode: str, properties: Mapping[str, str] | None) -> Committed:
+    def write(
+        self,
+        object_id: ObjectId,
+        data: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None = None,
+    ) -> Committed:
         self._versions.lines.require_whole()
         write_mode = mode_of(mode)
+        stable = stated_row_ids(properties, stable_row_ids)
         reader = self._engine.reader(data)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
@@ -102,7 +112,7 @@ class Writes:
             refuse_to_share()
         if write_mode is WriteMode.CREATE and self._ledger.manifest.location_of(object_id) is None:
             location = self._places.new_location(object_id)
-            stated = self._tables.checked(properties)
+            stated = self._tables.checked(with_row_ids(properties, stable))
             return self._write_and_enter(Table(object_id, location, stated), reader)
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if write_mode is WriteMode.OVERWRITE:
@@ -110,13 +120,18 @@ class Writes:
         if properties and replaces and not self._ledger.guarantees.properties:
             raise self._ledger.guarantees.refusal(f"cannot store the properties of {object_id}")
         if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
+            self._declarations.require_row_ids(object_id, stable)
             return self._append(object_id, reader)
         refuse_to_share()
-        declared, rules = self._declare_for(object_id, write_mode, properties, replaces=replaces)
+        declared, rules, stable = self._declarations.declare_for(
+            object_id, write_mode, properties, stable, replaces=replaces
+        )
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
             with self._diagnosed(object_id), self._versions.lines.beside(object_id), checked(reader, rules) as rows:
-                committed = self._settled(object_id, lambda: self._engine.write(object_id, rows, engine_mode))
+                committed = self._settled(
+                    object_id, lambda: self._engine.write(object_id, rows, engine_mode, stable_row_ids=stable)
+                )
             self.note(object_id, None, committed)
             if replaces and not declared:
                 self._tables.replace_properties(object_id, properties or {})
@@ -145,14 +160,22 @@ class Writes:
         self.note(object_id, None, committed)
         return committed
 
-    def begin(self, object_id: ObjectId, schema: Any, mode: str, properties: Mapping[str, str] | None) -> WritePlan:
+    def begin(
+        self,
+        object_id: ObjectId,
+        schema: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None = None,
+    ) -> WritePlan:
         refuse_to_share()
         write_mode = mode_of(mode)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
         if write_mode is WriteMode.OVERWRITE:
             self._require_columns(object_id, schema)
-        declared, _ = self._declare_for(object_id, write_mode, properties)
+        stated = stated_row_ids(properties, stable_row_ids)
+        declared, _, stable = self._declarations.declare_for(object_id, write_mode, properties, stated)
         table = self._tables.find(object_id)
         if not declared:
             self._versions.require_one_scheme(table)
@@ -164,12 +187,15 @@ class Writes:
                 f"the table {object_id} is only declared: it has no version to append to. Write the first version with "
                 "mode='overwrite'"
             )
-        read_version = 0 if latest is None else latest.version
+        version = 0 if latest is None else latest.version
         base = None
         if latest is not None and self._ledger.managed and v1_table(table.location) is not None:
             base = self._ledger.commits.lineage.base(root, latest)
         uri, options = self._places.uri(table), self._places.storage_options
-        return WritePlan(object_id, uri, options, schema, write_mode, read_version, declared, base, rules=table.rules)
+        rules = table.rules
+        return WritePlan(
+            object_id, uri, options, schema, write_mode, version, declared, base, rules=rules, stable_row_ids=stable
+        )
 
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
@@ -333,7 +359,10 @@ class Writes:
         """Commit rows as the first version of a table that has no entry yet."""
         self._ledger.commits.prove()
         uri, options = self._places.uri(table), self._places.storage_options
-        plan = WritePlan(table.id, uri, options, data.schema, WriteMode.CREATE, 0, False, rules=table.rules)
+        stable = wants_stable_row_ids(table.properties)
+        plan = WritePlan(
+            table.id, uri, options, data.schema, WriteMode.CREATE, 0, False, rules=table.rules, stable_row_ids=stable
+        )
         try:
             fragments = self._engine.write_fragments(plan, data)
             if not self._ledger.managed:
@@ -348,37 +377,6 @@ class Writes:
             if isinstance(error, CommitUnknown):
                 raise StoreUnavailable(f"{table.id} was not created: {error}") from error
             raise
-
-    def _declare_for(
-        self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, *, replaces: bool = False
-    ) -> tuple[bool, Rules]:
-        """Declare the table that a write needs.
-
-        Args:
-            object_id: The table.
-            mode: The mode of the write.
-            properties: The properties of the table to declare.
-            replaces: Accept properties for an existing table; the write replaces its properties.
-
-        Returns:
-            Whether this call declared the table, and the rules of the rows to write.
-        """
-        if mode is WriteMode.CREATE:
-            self._tables.declare(object_id, properties, None)
-            return True, rules_of(properties or {})
-        if mode is WriteMode.OVERWRITE and not self._tables.exists(object_id):
-            with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
-                self._tables.declare(object_id, properties, None)
-                return True, rules_of(properties or {})
-        table = self._tables.find(object_id)
-        if mode is WriteMode.OVERWRITE:
-            self._versions.unfinished_clones.refuse(table)
-            self._tables.require_replaceable(object_id, "overwrite")
-        if replaces:
-            return False, rules_of(checked_properties(properties))
-        if properties:
-            raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
-        return False, table.rules
 
     def _settled(self, object_id: ObjectId, write: Callable[[], Committed]) -> Committed:
         """Return the outcome of a write. Resolve an unknown outcome if the stores answer."""

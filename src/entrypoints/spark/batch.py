@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, TableNotFound
+from lancekeep.domain.stable_row_ids import require_row_ids
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema, require_fit, require_storable
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
-from lancekeep.entrypoints.spark.options import MERGE_SCHEMA, Options
+from lancekeep.entrypoints.spark.options import MERGE_SCHEMA, ROW_IDS, Options
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
     FragmentReader,
@@ -132,8 +133,11 @@ class BatchWriter(DataSourceArrowWriter):
         self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType, overwrite: bool
     ) -> None:
         self._open = open_catalog
+        stable = options.choice(ROW_IDS)
         with open_catalog() as catalog:
             existing = existing_schema(catalog, options.table)
+            if existing is not None and stable is not None:
+                require_row_ids(options.table, bool(catalog.open(options.table).has_stable_row_ids), stable)
             if options.flag(MERGE_SCHEMA) and existing is not None:
                 if overwrite:
                     raise InvalidInput("mergeSchema is for appends; an overwrite replaces the columns anyway")
@@ -141,9 +145,10 @@ class BatchWriter(DataSourceArrowWriter):
             wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
             self._creates = existing is None and not overwrite
             if self._creates:
-                self._plan = begin_first_write(catalog, options.table, wanted)
+                self._plan = begin_first_write(catalog, options.table, wanted, stable)
             else:
-                self._plan = catalog.begin_write(options.table, wanted, "overwrite" if overwrite else "append")
+                mode = "overwrite" if overwrite else "append"
+                self._plan = catalog.begin_write(options.table, wanted, mode, stable_row_ids=stable)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return Written(write_batches(iterator, self._plan))
@@ -208,13 +213,15 @@ def merged_schema(catalog: Catalog, table: str, frame: StructType, existing: pa.
     return pa.schema([stored.field(name) for name in stored.names if name in given])
 
 
-def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema) -> WritePlan:
+def begin_first_write(catalog: Catalog, table: str, schema: pa.Schema, stable_row_ids: bool | None) -> WritePlan:
     """Prepare version 1 of a table, which may be declared; commit it ``exactly``.
+
+    ``stable_row_ids`` is the argument of `Catalog.begin_write`.
 
     Raises:
         ConcurrentModification: A concurrent writer has created the table.
     """
-    plan = catalog.begin_write(table, schema, "overwrite")
+    plan = catalog.begin_write(table, schema, "overwrite", stable_row_ids=stable_row_ids)
     if plan.read_version:
         raise ConcurrentModification(
             f"{table}: another writer has just created the table; nothing was written. Write again."

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, entries
 
 INSERT, DELETE, BEFORE, AFTER = "insert", "delete", "update_preimage", "update_postimage"
@@ -164,7 +165,8 @@ def _step(
             else:
                 raise Refused(
                     f"version {after.version} of {name} updated rows ({operation}), and the table has no stable row "
-                    "ids that show which. Read the changes of other versions, or compare the two versions."
+                    "ids that show which. Read the changes of other versions, or compare the two versions. Tables that "
+                    f"are created with {STABLE_ROW_IDS!r} = 'true' have stable row ids."
                 )
     if not gone and not come:
         return None

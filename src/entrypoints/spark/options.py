@@ -17,6 +17,7 @@ from lancekeep.domain.errors import InvalidInput
 
 TABLE = ("table", "path")  # Spark calls the argument of load() and save() a path
 MERGE_SCHEMA = "mergeschema"
+ROW_IDS = "stable_row_ids"
 BATCH_READ = ("columns", "version", "tag", "branch", "limit", "batch_size", "max_partitions")
 STREAM_READ = (
     "columns",
@@ -28,8 +29,8 @@ STREAM_READ = (
     "skip_change_commits",
     "read_changes",
 )
-BATCH_WRITE = ("vector.", MERGE_SCHEMA)
-STREAM_WRITE = ("vector.", "checkpointlocation", "ignore_removed_versions")  # the second is Spark's own
+BATCH_WRITE = ("vector.", MERGE_SCHEMA, ROW_IDS)
+STREAM_WRITE = ("vector.", ROW_IDS, "checkpointlocation", "ignore_removed_versions")  # the third is Spark's own
 
 _KEPT = ("columns", "version", "tag", "branch", "batch_size", "max_partitions")
 
@@ -124,10 +125,18 @@ class Options:
         Raises:
             InvalidInput: The value is neither true nor false.
         """
-        value = self.values.get(name, "false")
-        if value.lower() not in ("true", "false"):
+        return self.choice(name) or False
+
+    def choice(self, name: str) -> bool | None:
+        """Return a boolean; None if it is not given.
+
+        Raises:
+            InvalidInput: The value is neither true nor false.
+        """
+        value = self.values.get(name)
+        if value is not None and value.lower() not in ("true", "false"):
             raise InvalidInput(f"the option {name} is {value!r}; give true or false")
-        return value.lower() == "true"
+        return None if value is None else value.lower() == "true"
 
     def below(self, prefix: str) -> dict[str, str]:
         """Return the options whose names begin with a prefix, without the prefix."""

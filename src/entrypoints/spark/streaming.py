@@ -29,7 +29,7 @@ from lancekeep.domain.errors import (
 from lancekeep.entrypoints.spark.batch import Written, begin_first_write, existing_schema, fragments_of
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, initial_step, steps
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
-from lancekeep.entrypoints.spark.options import Options
+from lancekeep.entrypoints.spark.options import ROW_IDS, Options
 from lancekeep.entrypoints.spark.projection import SchemaHistory, lacks, origins_by_id
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
@@ -368,13 +368,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._table = options.table
         self._mode = "overwrite" if overwrite else "append"
         self._ignores_removed = options.flag("ignore_removed_versions")
+        stable = options.choice(ROW_IDS)
         with open_catalog() as catalog:
             existing = existing_schema(catalog, self._table)
             wanted = target_schema(schema, existing, options.below("vector."), overwrite=overwrite)
             if existing is None:
                 with suppress(ConcurrentModification):  # a concurrent writer created it; appends check its schema
-                    catalog.commit_fragments(begin_first_write(catalog, self._table, wanted), [], exactly=True)
-            self._plan = catalog.begin_write(self._table, wanted, self._mode)
+                    catalog.commit_fragments(begin_first_write(catalog, self._table, wanted, stable), [], exactly=True)
+            self._plan = catalog.begin_write(self._table, wanted, self._mode, stable_row_ids=stable)
             self._identity = identity(catalog.open(self._table, self._plan.read_version))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:

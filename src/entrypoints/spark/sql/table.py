@@ -16,6 +16,7 @@ from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, rules_of
+from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
 from lancekeep.entrypoints.spark.internals.classes import CATALOG
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
@@ -276,7 +277,13 @@ class StagedTable(_Table):
         self._unknown = False
         self._replaces = replaces
         mode = WriteMode.OVERWRITE if replaces else WriteMode.CREATE
-        plan = catalog.begin_write(table, schema, mode.value, properties=None if replaces else properties)
+        plan = catalog.begin_write(
+            table,
+            schema,
+            mode.value,
+            properties=None if replaces else properties,
+            stable_row_ids=stated_row_ids(properties),
+        )
         self._plan = attrs.evolve(plan, rules=rules_of(properties))
 
     def commitStagedChanges(self) -> None:
@@ -288,7 +295,8 @@ class StagedTable(_Table):
         if self._replaces:
             before = self._catalog.find_table(self._table).properties
             if before != self._wanted:
-                self._catalog.alter_table(self._table, self._wanted, before.keys() - self._wanted.keys())
+                removed = before.keys() - self._wanted.keys() - {STABLE_ROW_IDS}  # the table keeps its row ids
+                self._catalog.alter_table(self._table, self._wanted, removed)
 
     def abortStagedChanges(self) -> None:
         """Abandon the write unless the outcome of its commit is unknown.
