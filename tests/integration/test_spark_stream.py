@@ -458,3 +458,10 @@ def test_stream_without_a_python_process_says_what_to_check(
         rows = spark.readStream.table("lake.source").writeStream.trigger(availableNow=True)
         with pytest.raises(StreamingQueryException, match=r"failed to connect back\. Check that the Python which"):
             rows.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("lake.sink").awaitTermination()
+
+
+def test_stream_creates_a_table_with_stable_row_ids(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    writer(options, stable_row_ids="true")
+    assert catalog.open("sink").has_stable_row_ids
+    with pytest.raises(lancekeep.InvalidInput, match="sink has stable row ids, and keeps that"):
+        writer(options, stable_row_ids="false")
