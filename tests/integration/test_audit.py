@@ -20,6 +20,7 @@ import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.application.catalog import directory_of
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import LONGEST
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.page.app import SEGMENTS
@@ -222,6 +223,14 @@ def test_lines_obey_the_delimiter_and_are_ascii(site: Site) -> None:
     [line] = site.lines()
     assert line["object"] == ["ml", "t\x9b"]
     assert site.file.read_bytes().isascii()
+
+
+def test_names_that_no_object_has_are_cut(site: Site) -> None:
+    site.ask("ada", "/v1/table/" + "n" * 20_000 + "/describe")
+    site.ask("ada", "/lancekeep/v1/table/batch-describe", {"ids": [["n" * 1_000_000], ["ml"] * 1000]})
+    named = [line["object"] for line in site.lines()]
+    assert [len(names[0]) for names in named if names] == [LONGEST + 1]
+    assert site.file.stat().st_size < 20_000
 
 
 def test_line_after_an_incomplete_one_is_whole(site: Site) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import lance
@@ -55,6 +56,16 @@ def test_dropped_table_comes_back_with_its_rows_and_tags(catalog: lancekeep.Cata
     assert sorted(catalog.open("ns.t").to_table()["id"].to_pylist()) == [1, 2, 3]
     assert catalog.open("ns.t", tag="first").count_rows() == 2
     assert catalog.list_dropped() == []
+
+
+def test_answers_repeat_the_key_of_the_request(front: Front, catalog: lancekeep.Catalog) -> None:
+    catalog.drop_table("ns.t", keep=KEEP)
+    key = str(uuid4())
+    for _ in range(2):
+        url = f"{front.uri}/lancekeep/v1/table/ns$t/undrop"
+        answer = httpx.post(url, json={}, headers={"idempotency-key": key})
+        assert (answer.status_code, answer.headers.get("idempotency-key")) == (200, key), answer.text
+        assert "context" not in answer.json()
 
 
 def test_both_catalogs_describe_a_dropped_table_alike(catalog: lancekeep.Catalog, local: lancekeep.Catalog) -> None:

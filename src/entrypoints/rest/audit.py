@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, Final
 from lance_namespace.errors import ErrorCode
 
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+from lancekeep.domain.identifiers import LONGEST
 from lancekeep.entrypoints.permitted import Hidden
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.requests import Call
@@ -130,7 +131,7 @@ def described(state: Mapping[str, Any], status: int, scope: Mapping[str, Any]) -
         "principal": None if principal is None else principal.name,
         "address": (scope.get("client") or (None,))[0],
         "operation": operation_of(state),
-        "object": state.get("named") if call is None else list(call.object_id),
+        "object": _shown(state.get("named") if call is None else call.object_id),
         "decision": _decision(state, status),
     }
 
@@ -143,11 +144,11 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
         found["reason"] = reason_of(error, state["problem"])
     others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
     if others:
-        found["others"] = [list(names) for names in others]
+        found["others"] = [_shown(names) for names in others]
     if call is not None and call.progress.failures:
         found["failures"] = [
             {
-                "object": list(each.object_id),
+                "object": _shown(each.object_id),
                 "status": each.problem.status,
                 "reason": reason_of(each.error, each.problem),
             }
@@ -159,6 +160,11 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
         if isinstance(value, int | str):
             found[name] = value
     return found
+
+
+def _shown(names: Sequence[str] | None) -> list[str] | None:
+    """Return names without what is longer than those of any object, as a request may name megabytes."""
+    return None if names is None else [name[: LONGEST + 1] for name in names[: LONGEST + 1]]
 
 
 def operation_of(state: Mapping[str, Any]) -> str:

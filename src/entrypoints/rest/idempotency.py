@@ -188,7 +188,9 @@ def _decode(text: str) -> Any:
 
 def _echoing(response: Any, key: str) -> Any:
     """Return a response with the key in a header."""
+    header = {f"header.{HEADER}": key}
+    if isinstance(response, dict):
+        return {**response, "context": {**(response.get("context") or {}), **header}}
     if isinstance(response, BaseModel) and "context" in type(response).model_fields:
-        context = {**(getattr(response, "context", None) or {}), f"header.{HEADER}": key}
-        return response.model_copy(update={"context": context})
+        return response.model_copy(update={"context": {**(getattr(response, "context", None) or {}), **header}})
     return response
