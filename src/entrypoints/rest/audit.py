@@ -163,7 +163,7 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
 
 
 def _shown(names: Sequence[str] | None) -> list[str] | None:
-    """Return names without what is longer than those of any object, as a request may name megabytes."""
+    """Return names without what is longer than the names of any object, as a request may name megabytes."""
     return None if names is None else [name[: LONGEST + 1] for name in names[: LONGEST + 1]]
 
 
