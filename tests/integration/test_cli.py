@@ -353,7 +353,7 @@ def test_ctrl_c_cleans_up(moto_endpoint: str) -> None:
             time.sleep(0.02)  # leave the server to the process
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert said == "Stopped. What the measurement wrote was removed.\n"
     assert client.list_objects_v2(Bucket=name).get("KeyCount") == 0
 

@@ -145,13 +145,19 @@ def test_kills_and_reloads_lose_no_row(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(2) as threads:
             writers = [threads.submit(appended, first) for first in (0, 100_000)]
-            os.kill(pids[0], signal.SIGKILL)
-            assert server.await_event("worker ended")["pid"] == pids[0]
-            assert server.await_event("worker started")["number"] == 0
-            server.process.send_signal(signal.SIGHUP)
-            assert [server.await_event("worker started")["number"] for _ in range(2)] == [0, 1]
-            assert server.await_event("reloaded")["workers"] == 2
-            done.set()
+            try:
+                os.kill(pids[0], signal.SIGKILL)
+                assert server.await_event("worker ended")["pid"] == pids[0]
+                assert server.await_event("worker started")["number"] == 0
+                server.process.send_signal(signal.SIGHUP)
+                assert [server.await_event("worker started")["number"] for _ in range(2)] == [0, 1]
+                assert server.await_event("reloaded")["workers"] == 2
+            except BaseException:
+                server.process.kill()
+                other.close()  # ends the writers, which otherwise try for ever
+                raise
+            finally:
+                done.set()
             inserted = [number for each in writers for number in each.result()]
         insert(client, server.uri, 200_000)
         after = server.metrics(client)
