@@ -207,9 +207,6 @@ SOAK = {
         "[sqlite on s3",
         "[s3 to s3",
     },
-    "tests/integration/test_workers.py": {
-        "test_kills_and_reloads_lose_no_row",
-    },
 }
 
 

@@ -21,7 +21,7 @@ _STAMPED: tuple[Any, ...] = (
 def log_of(settings: ServerSettings) -> Any:
     """Return a logger that writes lines to stderr."""
     return structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        structlog.WriteLogger(sys.stderr),  # a line is one write, so lines of several workers stay apart
         processors=[*_STAMPED, *_renderers(settings)],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         cache_logger_on_first_use=True,
