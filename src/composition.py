@@ -13,12 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lancekeep.adapters.commit_stores import open_commit_store
-from lancekeep.adapters.lance.callbacks import CallbackNamespace
-from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.adapters.lance.hashing import file_digest
-from lancekeep.adapters.manifest_stores import (
-    open_manifest_store,
-)
+from lancekeep.adapters.manifest_stores import open_manifest_store
 from lancekeep.adapters.manifest_stores.claimed import (
     ClaimedManifestStore,
     ManifestStoreElsewhere,
@@ -30,7 +26,7 @@ from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.snapshot import ManifestSnapshot
 from lancekeep.adapters.manifest_stores.table_indexes import refresh_indexes
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
-from lancekeep.adapters.rest.settings import HEADER, RestSettings
+from lancekeep.adapters.rest.settings import HEADER
 from lancekeep.application.bootstrap import bootstrap
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits.table_commits import TableCommits
@@ -38,7 +34,6 @@ from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
-from lancekeep.application.rows.versions import Versions
 from lancekeep.config import (
     ARGUMENT,
     REMEMBERED,
@@ -73,7 +68,9 @@ from lancekeep.ports.object_store import ObjectStore
 from lancekeep.store_urls import StoreUrl
 
 if TYPE_CHECKING:
+    from lancekeep.adapters.lance.engine import LanceEngine
     from lancekeep.application.certification import Certificate, Progress
+    from lancekeep.application.rows.versions import Versions
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -201,9 +198,11 @@ def _open_server(config: ConnectionConfig) -> Catalog:
     if config.maintenance == AUTO and config.sources.get("maintenance") == ARGUMENT:
         raise InvalidInput("impl 'rest' maintains nothing: the server does; leave maintenance out")
     # The models of `lance_namespace` take longer to import than the rest of Lancekeep.
+    from lancekeep.adapters.lance.engine import LanceEngine
     from lancekeep.adapters.lance.remote import ServedNamespace
     from lancekeep.adapters.rest.catalog import commit_key, served_catalog
     from lancekeep.adapters.rest.server import RestServer
+    from lancekeep.adapters.rest.settings import RestSettings
     from lancekeep.adapters.rest.tables import Descriptions
 
     own = {name: value for name, value in config.storage_options.items() if name not in OWN_STORAGE_OPTIONS}
@@ -305,6 +304,9 @@ def assembled(
     manifest = elsewhere or in_directory(config, commits, root_key, native_options, table)
 
     def engine_over(versions: Versions) -> LanceEngine:
+        from lancekeep.adapters.lance.callbacks import CallbackNamespace  # a process that lists tables needs no engine
+        from lancekeep.adapters.lance.engine import LanceEngine
+
         callbacks = CallbackNamespace(versions)
         return LanceEngine(
             callbacks,

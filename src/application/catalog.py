@@ -7,32 +7,36 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lancekeep.application.deprecation import warn_of_move
-from lancekeep.application.entries.dropped import DroppedTable
-from lancekeep.application.entries.tables import Description
-from lancekeep.application.rows.transactions import Snapshot, Transaction, take_snapshot
-from lancekeep.application.rows.version_times import Moment, version_of
 from lancekeep.application.services import DEPRECATED, Services, deprecated_part
 from lancekeep.application.upkeep.directory import Directory, NoDirectory
-from lancekeep.domain.commit import Committed, Outcome
-from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import InvalidInput, NamespaceNotFound
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
-from lancekeep.domain.namespace import Namespace
-from lancekeep.domain.notebook import html_table
-from lancekeep.domain.table import Table
-from lancekeep.domain.transaction import AllCommitted
-from lancekeep.ports.table_engine import WritePlan
 
 if TYPE_CHECKING:
     from lancekeep.application.commits.commit_rows import CommitRows
     from lancekeep.application.commits.unresolved import UnresolvedCommits
+    from lancekeep.application.entries.dropped import DroppedTable
+    from lancekeep.application.entries.services import ChangeService, TagService
+    from lancekeep.application.entries.tables import Description
     from lancekeep.application.partitions.services import PartitionService
+    from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.differences import Difference, Reference
+    from lancekeep.application.rows.table_data import TableData
     from lancekeep.application.rows.table_scan import TableScan
+    from lancekeep.application.rows.table_structure import TableStructure
+    from lancekeep.application.rows.table_versions import TableVersions
+    from lancekeep.application.rows.transactions import Snapshot, Transaction
+    from lancekeep.application.rows.version_times import Moment
+    from lancekeep.application.rows.views import Views
     from lancekeep.application.upkeep.services import UpkeepService
+    from lancekeep.domain.commit import Committed, Outcome
+    from lancekeep.domain.commit_token import CommitToken
+    from lancekeep.domain.namespace import Namespace
     from lancekeep.domain.operations import Transaction as TableTransaction
+    from lancekeep.domain.table import Table
+    from lancekeep.domain.transaction import AllCommitted
+    from lancekeep.ports.table_engine import WritePlan
 
 
 class Catalog:
@@ -50,13 +54,41 @@ class Catalog:
         self._root_uri = root_uri
         self._directory = directory
         self._services = services
-        self.data = services.data
-        self.structure = services.structure
-        self.tags = services.tags
-        self.changes = services.changes
-        self.versions = services.versions
-        self.branches = services.branches
-        self.views = services.views
+
+    @property
+    def data(self) -> TableData:
+        """The rows of tables: changes, queries and indexed searches."""
+        return self._services.data
+
+    @property
+    def structure(self) -> TableStructure:
+        """The columns and indexes of tables."""
+        return self._services.structure
+
+    @property
+    def tags(self) -> TagService:
+        """The tags of versions."""
+        return self._services.tags
+
+    @property
+    def changes(self) -> ChangeService:
+        """The feed of changes of the catalog."""
+        return self._services.changes
+
+    @property
+    def versions(self) -> TableVersions:
+        """The versions of tables."""
+        return self._services.versions
+
+    @property
+    def branches(self) -> Branches:
+        """The branches of tables."""
+        return self._services.branches
+
+    @property
+    def views(self) -> Views:
+        """The materialized views."""
+        return self._services.views
 
     @property
     def partitions(self) -> PartitionService:
@@ -579,6 +611,8 @@ class Catalog:
             InvalidInput: A tag was given together with a version or a branch, or a time together with a version or a
                 tag; or the time has no zone.
         """
+        from lancekeep.application.rows.version_times import version_of  # as in `inspect`
+
         object_id, writes = ObjectId.of(identifier), self._services.writes
         return writes.open(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
 
@@ -712,6 +746,8 @@ class Catalog:
         Raises:
             Unsupported: The commit store cannot reserve versions of several tables atomically.
         """
+        from lancekeep.application.rows.transactions import Transaction  # as in `inspect`
+
         own = self._local("transaction")
         return Transaction(own.versions, own.writes, own.engine)
 
@@ -727,6 +763,8 @@ class Catalog:
             TableNotFound, VersionNotFound: A table does not exist, or is only declared.
             ConcurrentModification: Other writers kept creating and dropping the tables.
         """
+        from lancekeep.application.rows.transactions import take_snapshot  # as in `inspect`
+
         chosen = None if tables is None else [ObjectId.of(table) for table in tables]
         own = self._local("snapshot")
         return take_snapshot(own.versions, own.tables, own.writes, chosen)
@@ -785,6 +823,8 @@ class Catalog:
             """Return a part by its former, deprecated name."""
             if name not in DEPRECATED:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            from lancekeep.application.deprecation import warn_of_move  # as in `inspect`
+
             part, replacement = deprecated_part(name, self._services, self._local)
             warn_of_move(name, replacement)
             return part
@@ -800,6 +840,8 @@ class Catalog:
         return self._directory
 
     def _repr_html_(self) -> str:
+        from lancekeep.domain.notebook import html_table  # as in `inspect`
+
         store = [] if self._directory is None else [("commit store", self._directory.ledger.own_store)]
         return html_table(type(self).__name__, [("root", self.root_uri), *store])
 

@@ -3,84 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import attrs
-
-from lancekeep.application.entries.services import (
-    ChangeService,
-    DroppedService,
-    NamespaceService,
-    ProtectionService,
-    TableService,
-    TagService,
-)
-from lancekeep.application.rows.branches import Branches
-from lancekeep.application.rows.compactions import Compactions
-from lancekeep.application.rows.services import TransactionRecordService, WriteService
-from lancekeep.application.rows.table_data import TableData
-from lancekeep.application.rows.table_structure import TableStructure
-from lancekeep.application.rows.table_versions import TableVersions
-from lancekeep.application.rows.views import Views
-from lancekeep.application.upkeep.directory import Directory
-from lancekeep.domain.commit import Outcome
-from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.table import Table
-from lancekeep.domain.transaction import AllCommitted
-from lancekeep.ports.table_engine import TableEngine
 
 if TYPE_CHECKING:
+    from lancekeep.application.entries.services import (
+        ChangeService,
+        DroppedService,
+        NamespaceService,
+        ProtectionService,
+        TableService,
+        TagService,
+    )
     from lancekeep.application.partitions.services import PartitionService
+    from lancekeep.application.rows.branches import Branches
+    from lancekeep.application.rows.compactions import Compactions
+    from lancekeep.application.rows.services import TransactionRecordService, WriteService
+    from lancekeep.application.rows.table_data import TableData
+    from lancekeep.application.rows.table_structure import TableStructure
+    from lancekeep.application.rows.table_versions import TableVersions
+    from lancekeep.application.rows.views import Views
+    from lancekeep.application.upkeep.directory import Directory
     from lancekeep.application.upkeep.services import UpkeepService
+    from lancekeep.domain.commit import Outcome
+    from lancekeep.domain.commit_token import CommitToken
+    from lancekeep.domain.table import Table
+    from lancekeep.domain.transaction import AllCommitted
+    from lancekeep.ports.table_engine import TableEngine
 
 
-@attrs.frozen
-class Services:
-    """The parts that the catalogs of a directory and of a server both have.
+class Services(Protocol):
+    """The parts that the catalogs of a directory and of a server both have."""
 
-    ``partitions`` and ``upkeep`` are made on first use: they keep nothing, and few processes need their modules.
-    """
+    @property
+    def namespaces(self) -> NamespaceService: ...
+    @property
+    def tables(self) -> TableService: ...
+    @property
+    def dropped(self) -> DroppedService: ...
+    @property
+    def protection(self) -> ProtectionService: ...
+    @property
+    def tags(self) -> TagService: ...
+    @property
+    def changes(self) -> ChangeService: ...
+    @property
+    def writes(self) -> WriteService: ...
+    @property
+    def data(self) -> TableData: ...
+    @property
+    def structure(self) -> TableStructure: ...
+    @property
+    def versions(self) -> TableVersions: ...
+    @property
+    def branches(self) -> Branches: ...
+    @property
+    def views(self) -> Views: ...
+    @property
+    def compactions(self) -> Compactions: ...
+    @property
+    def transaction_records(self) -> TransactionRecordService: ...
+    @property
+    def partitions(self) -> PartitionService: ...
+    @property
+    def upkeep(self) -> UpkeepService: ...
+    @property
+    def engine(self) -> TableEngine: ...
 
-    namespaces: NamespaceService
-    tables: TableService
-    rename: Callable[[ObjectId, ObjectId], Table]
-    writes: WriteService
-    data: TableData
-    structure: TableStructure
-    dropped: DroppedService
-    protection: ProtectionService
-    tags: TagService
-    changes: ChangeService
-    versions: TableVersions
-    branches: Branches
-    views: Views
-    partitions_of: Callable[[], PartitionService]
-    upkeep_of: Callable[[], UpkeepService]
-    compactions: Compactions
-    transaction_records: TransactionRecordService
-    engine: TableEngine
-    resolve: Callable[[CommitToken | str], Outcome | AllCommitted]
-    close: Callable[[], None]
-    uri: Callable[[Table], str]
-    """Returns the URI by which the table engine opens a table."""
-    storage_options: Mapping[str, str] = attrs.field(repr=False)
-    is_bare: Callable[[], bool]
-    """Returns whether the root is empty: the catalog is new, or its root is mistyped."""
-    vends: object | None = None
-    """The client that vends options of tables; None if none are vended."""
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options with which the table engine opens a table."""
 
-    @cached_property
-    def partitions(self) -> PartitionService:
-        """The partitions of the catalog."""
-        return self.partitions_of()
+    @property
+    def vends(self) -> object | None:
+        """The client that vends options of tables; None if none are vended."""
 
-    @cached_property
-    def upkeep(self) -> UpkeepService:
-        """The maintenance of the catalog."""
-        return self.upkeep_of()
+    @property
+    def rename(self) -> Callable[[ObjectId, ObjectId], Table]:
+        """Renames a table; see `Catalog.rename_table`."""
+
+    @property
+    def resolve(self) -> Callable[[CommitToken | str], Outcome | AllCommitted]:
+        """Finds out the outcome of a commit; see `Catalog.resolve`."""
+
+    @property
+    def uri(self) -> Callable[[Table], str]:
+        """Returns the URI by which the table engine opens a table."""
+
+    @property
+    def is_bare(self) -> Callable[[], bool]:
+        """Returns whether the root is empty: the catalog is new, or its root is mistyped."""
+
+    @property
+    def close(self) -> Callable[[], None]:
+        """Releases what the catalog holds."""
 
 
 # -- deprecated names of the facade ------------------------------------------------------------------------------

@@ -12,31 +12,10 @@ from collections.abc import Mapping
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.lineage import Operation as OperationKind
-from lancekeep.domain.operations import (
-    CreateIndex,
-    Delete,
-    Operation,
-    ReserveFragments,
-    Rewrite,
-    UpdateBases,
-    UpdateConfig,
-)
 from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_spec_property
 
 DATASET = "dataset"
 """The name of the table of every partition."""
-
-_ADDS_NO_ROWS: Mapping[type[Operation], OperationKind] = {
-    Delete: OperationKind.DELETE,
-    CreateIndex: OperationKind.CREATE_INDEX,
-    Rewrite: OperationKind.REWRITE,
-    ReserveFragments: OperationKind.RESERVE_FRAGMENTS,
-    UpdateConfig: OperationKind.UPDATE_CONFIG,
-    UpdateBases: OperationKind.UPDATE_BASES,
-}
-ADDS_NO_ROWS = frozenset(_ADDS_NO_ROWS.values())
-"""The operations after which a partition has only rows that it had before, with the same values."""
 
 _SPEC_NAMESPACE = re.compile(r"v[1-9][0-9]{0,8}")
 _DERIVED = ("partition_spec", "partition.")
@@ -45,11 +24,6 @@ _DERIVED = ("partition_spec", "partition.")
 def is_partition(view: CatalogView, table: ObjectId) -> bool:
     """Return whether a name is the name of a partition's table."""
     return len(table.names) > 1 and table.name == DATASET and _is_below_spec(view, table)
-
-
-def adds_no_rows(operation: Operation | None) -> bool:
-    """Return whether an operation leaves only rows of a partition, unchanged."""
-    return type(operation) in _ADDS_NO_ROWS
 
 
 def require_enterable(view: CatalogView, object_id: ObjectId) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lancekeep.domain.change_feed import CatalogVersion, ChangeCursor
+if TYPE_CHECKING:
+    from lancekeep.domain.change_feed import CatalogVersion, ChangeCursor
 
 
 class ChangeFeed(Protocol):

@@ -37,12 +37,9 @@ from lancekeep.domain.errors import Damaged, InvalidInput, LancekeepError, Refus
 from lancekeep.domain.features import FENCE
 from lancekeep.domain.home_copy import NOT_HOME
 from lancekeep.domain.layout import VERSIONS
-from lancekeep.domain.manifest import DeletionFile
 from lancekeep.format import data_file
-from lancekeep.format.deletions import read
 from lancekeep.format.manifest import TRANSACTION_SECTIONS, ManifestFile, make_successor
 from lancekeep.format.messages import DataFragment, Transaction
-from lancekeep.format.values import decoded
 from lancekeep.ports.object_store import ObjectStore
 
 READER_FLAGS = "lance.namespace.manifest.reader_feature_flags"
@@ -182,6 +179,10 @@ class TableVersions:
     def _deleted(self, fragment: Any) -> FrozenBitMap:
         if not fragment.HasField("deletion_file"):
             return FrozenBitMap()
+        from lancekeep.domain.manifest import DeletionFile  # most fragments have no deletion file
+        from lancekeep.format.deletions import read
+        from lancekeep.format.values import decoded
+
         file = fragment.deletion_file
         key = self._deletion_key(fragment.id, file)
         content = self._objects.get(key)

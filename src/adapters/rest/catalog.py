@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
+
+import attrs
 
 from lancekeep.adapters.rest.dropped import RestDropped, RestProtection
 from lancekeep.adapters.rest.records import RestChanges, RestPartitions, RestTags, RestTransactionRecords, RestViews
@@ -20,17 +21,28 @@ from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of,
 from lancekeep.adapters.rest.upkeep import RestUpkeep
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.commits.replaced_values import WatchedChange
+from lancekeep.application.entries.services import (
+    ChangeService,
+    DroppedService,
+    NamespaceService,
+    ProtectionService,
+    TableService,
+    TagService,
+)
+from lancekeep.application.partitions.services import PartitionService
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.rows.described_versions import HistoryEntry
 from lancekeep.application.rows.row_rules import checked
+from lancekeep.application.rows.services import TransactionRecordService, WriteService
 from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
+from lancekeep.application.rows.views import Views
 from lancekeep.application.rows.writes import after_checks, mode_of, until_committed
-from lancekeep.application.services import Services
 from lancekeep.application.upkeep.directory import NoDirectory
+from lancekeep.application.upkeep.services import UpkeepService
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -52,6 +64,7 @@ from lancekeep.domain.stable_row_ids import (
     with_row_ids,
 )
 from lancekeep.domain.table import Table
+from lancekeep.domain.transaction import AllCommitted
 from lancekeep.ports.catalog_server import CatalogServer
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
@@ -75,6 +88,36 @@ def commit_key(manifest_path: str) -> str:
     return str(uuid5(NAMESPACE_URL, manifest_path))
 
 
+@attrs.frozen(eq=False)
+class ServedServices:
+    """The services of a catalog over a server; see `Services`."""
+
+    namespaces: NamespaceService
+    tables: TableService
+    dropped: DroppedService
+    protection: ProtectionService
+    tags: TagService
+    changes: ChangeService
+    writes: WriteService
+    data: TableData
+    structure: TableStructure
+    versions: TableVersions
+    branches: Branches
+    views: Views
+    compactions: Compactions
+    transaction_records: TransactionRecordService
+    partitions: PartitionService
+    upkeep: UpkeepService
+    engine: TableEngine
+    storage_options: Mapping[str, str] = attrs.field(repr=False)
+    vends: object | None
+    rename: Callable[[ObjectId, ObjectId], Table]
+    resolve: Callable[[CommitToken | str], Outcome | AllCommitted]
+    uri: Callable[[Table], str]
+    is_bare: Callable[[], bool]
+    close: Callable[[], None]
+
+
 def served_catalog(server: CatalogServer, engines: Engines, vends: object, options: Mapping[str, str]) -> Catalog:
     """Return the catalog over a server.
 
@@ -95,31 +138,31 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
     def no_transactions() -> TableTransactions:
         raise NoDirectory.at(server.uri, "set_base_paths")
 
-    services = Services(
-        RestNamespaces(server),
-        tables,
-        tables.rename,
-        writes,
-        TableData(tables, writes, engine),
-        TableStructure(writes, engine, no_transactions),
-        RestDropped(server),
-        RestProtection(server),
-        RestTags(server),
-        RestChanges(server.uri),
-        TableVersions(tables, writes, engine),
-        Branches(writes, engine),
-        RestViews(server, tables, writes, engine),
-        partial(RestPartitions, server),
-        partial(RestUpkeep, server.uri, compactions),
-        compactions,
-        RestTransactionRecords(server, writes.resolve),
-        engine,
-        resolve=writes.resolve,
-        close=server.close,
-        uri=lambda table: table.location,
+    services = ServedServices(
+        namespaces=RestNamespaces(server),
+        tables=tables,
+        dropped=RestDropped(server),
+        protection=RestProtection(server),
+        tags=RestTags(server),
+        changes=RestChanges(server.uri),
+        writes=writes,
+        data=TableData(tables, writes, engine),
+        structure=TableStructure(writes, engine, no_transactions),
+        versions=TableVersions(tables, writes, engine),
+        branches=Branches(writes, engine),
+        views=RestViews(server, tables, writes, engine),
+        compactions=compactions,
+        transaction_records=RestTransactionRecords(server, writes.resolve),
+        partitions=RestPartitions(server),
+        upkeep=RestUpkeep(server.uri, compactions),
+        engine=engine,
         storage_options=options,
-        is_bare=lambda: False,  # a server cannot be a mistyped directory
         vends=vends,
+        rename=tables.rename,
+        resolve=writes.resolve,
+        uri=lambda table: table.location,
+        is_bare=lambda: False,  # a server cannot be a mistyped directory
+        close=server.close,
     )
     return Catalog(services, server.uri)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 
-from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import LancekeepError
-from lancekeep.domain.idempotency import Effect
-from lancekeep.domain.recorded_keys import SharedKey
-from lancekeep.ports.manifest_store import Decision
+
+if TYPE_CHECKING:
+    from lancekeep.domain.commit_token import CommitToken
+    from lancekeep.domain.idempotency import Effect
+    from lancekeep.domain.recorded_keys import SharedKey
+    from lancekeep.ports.manifest_store import Decision
 
 Result = TypeVar("Result")
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import attrs
 
 from lancekeep.application.commits.histories import Histories
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.commits.lineage import Descendant, Lineage
-from lancekeep.application.commits.naming_schemes import NamingSchemes
 from lancekeep.application.commits.protocol_runner import recognizable, refusal
-from lancekeep.application.commits.settled_indexes import SettledIndexes
 from lancekeep.application.concurrency import all_alongside, alongside, is_remote
+from lancekeep.application.parts import part
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     Committed,
@@ -40,14 +38,19 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base, refuse_accidental_overwrite
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
-from lancekeep.domain.transaction import AllCommitted
 from lancekeep.domain.version_row import Reserved, VersionRow, scheme_of
-from lancekeep.format.judge import Approved
 from lancekeep.format.manifest import reads_version_zero, transaction_in
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
-Success = TypeVar("Success", Committed, AllCommitted)
+if TYPE_CHECKING:
+    from lancekeep.application.commits.lineage import Descendant, Lineage
+    from lancekeep.application.commits.naming_schemes import NamingSchemes
+    from lancekeep.application.commits.settled_indexes import SettledIndexes
+    from lancekeep.domain.transaction import AllCommitted
+    from lancekeep.format.judge import Approved
+
+Success = TypeVar("Success", Committed, "AllCommitted")
 
 Check = Callable[[DatasetRoot, bytes], object]
 """Checks a manifest before it is committed to a dataset or branch. An error prevents the commit."""
@@ -88,14 +91,34 @@ class TableCommits(Histories):
         super().__init__(objects, rows, retry, direct)
         self.committer = committer
         """The name by which histories and records call this process."""
-        self.lineage = Lineage(objects, retry, self.get)
-        self.naming_schemes = NamingSchemes(objects, self.rows, retry)
-        self.settled_indexes = SettledIndexes(objects, retry, self.lineage, self.get)
+
+    @part
+    def lineage(self) -> Lineage:
+        """Compares staged manifests with their predecessors."""
+        from lancekeep.application.commits.lineage import Lineage  # a process that only reads needs none
+
+        return Lineage(self.objects, self.retry, self.get)
+
+    @part
+    def naming_schemes(self) -> NamingSchemes:
+        """The naming schemes of the manifests of tables."""
+        from lancekeep.application.commits.naming_schemes import NamingSchemes  # as above
+
+        return NamingSchemes(self.objects, self.rows, self.retry)
+
+    @part
+    def settled_indexes(self) -> SettledIndexes:
+        """Takes entries of replaced values out of indexes."""
+        from lancekeep.application.commits.settled_indexes import SettledIndexes  # as above
+
+        return SettledIndexes(self.objects, self.retry, self.lineage, self.get)
 
     def forget(self) -> None:
         """Clear the memory of versions: another table may have the same location now."""
         super().forget()
-        self.lineage.forget()
+        lineage = TableCommits.lineage.made(self)
+        if lineage is not None:
+            lineage.forget()
 
     # -- committing ---------------------------------------------------------------------------------------------
 

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, SetProperties
 from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import MOVING_PROPERTY, require_home
-from lancekeep.domain.idempotency import Effect
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
-from lancekeep.domain.table import Table
-from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
+
+if TYPE_CHECKING:
+    from lancekeep.application.commits.table_commits import TableCommits
+    from lancekeep.domain.idempotency import Effect
+    from lancekeep.domain.table import Table
+    from lancekeep.ports.commit_store import ExternalCommitStore
+    from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
 COMMIT_STORE_PROPERTY = f"{OWN_PROPERTIES}commit_store"
 """The property of the root namespace that names, without secrets, the commit store that manages the versions."""
 
 
 P = ParamSpec("P")
-Changed = TypeVar("Changed", bound=Effect)
+Changed = TypeVar("Changed", bound="Effect")
 
 
 def once(kind: type[Changed]) -> Callable[[Callable[P, Changed]], Callable[P, Changed]]:

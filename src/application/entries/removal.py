@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from lancekeep.application.entries.clones import Clones
-from lancekeep.application.entries.ledger import Ledger
-from lancekeep.application.entries.places import Places
 from lancekeep.domain.dropped import is_record, owner_id
 from lancekeep.domain.errors import Damaged, LancekeepError, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.table import Table, v1_table
+
+if TYPE_CHECKING:
+    from lancekeep.application.entries.clones import Clones
+    from lancekeep.application.entries.ledger import Ledger
+    from lancekeep.application.entries.places import Places
 
 _LISTED_DIRECTORIES, _LISTED_READS = 1000, 50
 """The limits of the search for clones: V1 directories, and tables among them without a manifest entry."""
@@ -28,12 +31,23 @@ FORCE = (
 
 
 class Removal:
-    """Removes the rows and files of tables, and finds the clones that prevent it."""
+    """Removes the rows and files of tables, and finds the clones that prevent it.
 
-    def __init__(self, ledger: Ledger, places: Places, clones: Clones) -> None:
+    Args:
+        ledger: The entries.
+        places: The directories.
+        clones_of: Returns the clones of the catalog.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places, clones_of: Callable[[], Clones]) -> None:
         self._ledger = ledger
         self._places = places
-        self.clones = clones
+        self._clones_of = clones_of
+
+    @property
+    def clones(self) -> Clones:
+        """The clones of the catalog."""
+        return self._clones_of()
 
     # -- clones -------------------------------------------------------------------------------------------------
 

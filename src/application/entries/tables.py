@@ -53,7 +53,6 @@ from lancekeep.domain.table import (
 )
 from lancekeep.domain.table_defaults import require_default, with_default
 from lancekeep.format.begun_clone import BegunClone
-from lancekeep.format.table_version import TableVersion
 
 DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
@@ -393,6 +392,8 @@ class Tables:
         latest = self._ledger.commits.latest(self._places.dataset_root(table))
         if latest is None:
             return None
+        from lancekeep.format.table_version import TableVersion  # a listing needs none of its classes
+
         content = self._ledger.commits.retry.call(partial(self._places.objects.get, latest.path))
         return bool(TableVersion.parse(content, latest.path).manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
 

@@ -12,13 +12,14 @@ import attrs
 
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
+from lancekeep.domain.added_rows import ADDS_NO_ROWS
 from lancekeep.domain.catalog import CatalogView, Change, Put
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import ConcurrentModification, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Operation
-from lancekeep.domain.partition_rules import ADDS_NO_ROWS, is_partition
+from lancekeep.domain.partition_rules import is_partition
 from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG
 from lancekeep.domain.partitions import pinned, published_version, require_main
 from lancekeep.domain.table import find_table

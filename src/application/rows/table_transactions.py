@@ -23,6 +23,7 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
+from lancekeep.domain.added_rows import adds_no_rows
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.dataset_files import DATA
@@ -40,7 +41,6 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases
-from lancekeep.domain.partition_rules import adds_no_rows
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import LEGACY, Facts, file_version

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import attrs
 import click
 
-from lancekeep.application.upkeep.fsck import FsckReport
 from lancekeep.entrypoints.cli.console import print_line, print_table
 from lancekeep.entrypoints.spans import SPANS, parsed_span
+
+if TYPE_CHECKING:
+    from lancekeep.application.upkeep.fsck import FsckReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
