@@ -289,8 +289,8 @@ def test_first_commit_of_a_process_reads_one_manifest(lake: Path) -> None:
     commits.rows = rows
     catalog.commit("t", built["append"])
     # the manifest; the transaction file and the staged manifest; the end of the new data file, and twice whether a
-    # rename moved the table of a V1 name
-    assert objects.counts == {"get": 1, "put": 2, "copy_if_absent": 1, "delete": 1, "head": 2, "tail": 1}
+    # rename moved the table of a V1 name; and twice the names of manifests, for their schemes
+    assert objects.counts == {"get": 1, "put": 2, "copy_if_absent": 1, "delete": 1, "head": 2, "tail": 1, "list": 2}
     assert rows.counts == {"latest": 1, "reserve": 1, "finalize": 1}
 
 
