@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lance
@@ -68,10 +69,12 @@ def write_fragments(catalog: lancekeep.Catalog, **stated: Any) -> None:
     catalog.commit_fragments(plan, fragments)
 
 
-def write_in_transaction(catalog: lancekeep.Catalog, **stated: Any) -> None:
+def write_in_transaction(
+    catalog: lancekeep.Catalog, name: str, first: Mapping[str, Any], second: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     with catalog.transaction() as transaction:
-        transaction.write("t", rows(1), **stated)
-        transaction.write("t", rows(2), "append")
+        transaction.write(name, rows(1), **first)
+        transaction.write(name, rows(2), "append", **second)
 
 
 WRITES: list[Make] = [write, overwrite_missing, write_fragments]
@@ -117,6 +120,21 @@ def test_argument_gives_a_new_table_stable_row_ids(catalog: lancekeep.Catalog, m
     assert {number: row for number, row in ids(after).items() if number in before} == before
     catalog.write("t", rows(7), "overwrite", stable_row_ids=True)
     assert is_stable(catalog)
+
+
+def test_argument_of_a_transaction_gives_new_tables_stable_row_ids(lake: lancekeep.Catalog) -> None:
+    chosen = {"stable_row_ids": True}
+    write_in_transaction(lake, "t", chosen)
+    assert is_stable(lake)
+    assert ids(native(lake)) == {1: 0, 2: 1}
+    with (
+        pytest.raises(InvalidInput, match="t has stable row ids, and keeps that"),
+        lake.transaction() as transaction,
+    ):
+        transaction.write("t", rows(3), "append", stable_row_ids=False)
+    with pytest.raises(InvalidInput, match="stable_row_ids with its first write only"):
+        write_in_transaction(lake, "u", {}, chosen)
+    assert [lake.describe_table("t").version, lake.table_exists("u")] == [1, False]
 
 
 def test_tables_have_no_stable_row_ids_by_default(catalog: lancekeep.Catalog) -> None:

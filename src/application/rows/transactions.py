@@ -30,7 +30,6 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE
-from lancekeep.domain.stable_row_ids import with_row_ids
 from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
@@ -104,7 +103,7 @@ class Transaction:
         object_id = ObjectId.of(identifier)
         before = self._pending.get(object_id)
         if before is not None:
-            self._require_more_rows(before.plan, reader.schema, mode, with_row_ids(properties, stable_row_ids))
+            self._require_more_rows(before.plan, reader.schema, mode, properties, stable_row_ids)
             before.fragments.extend(self._engine.write_fragments(before.plan, reader))
             return
         plan = self._writes.begin(object_id, reader.schema, mode, properties, stable_row_ids)
@@ -170,13 +169,22 @@ class Transaction:
         if not self._open:
             raise InvalidInput("a transaction writes inside its block: with catalog.transaction() as tx: …")
 
-    def _require_more_rows(self, plan: WritePlan, schema: Any, mode: str, properties: Mapping[str, str] | None) -> None:
-        if mode != WriteMode.APPEND.value or properties or schema != plan.schema:
+    def _require_more_rows(
+        self,
+        plan: WritePlan,
+        schema: Any,
+        mode: str,
+        properties: Mapping[str, str] | None,
+        stable_row_ids: bool | None,
+    ) -> None:
+        written = f"{plan.table}: the transaction has written to this table already, and makes one version of it"
+        if mode != WriteMode.APPEND.value or schema != plan.schema:
             raise InvalidInput(
-                f"{plan.table}: the transaction has written to this table already, and makes one version of it; only "
-                f"rows of the same columns can be appended. Expected mode 'append' and {plan.schema}, found {mode!r} "
-                f"and {schema}"
+                f"{written}; only rows of the same columns can be appended. Expected mode 'append' and {plan.schema}, "
+                f"found {mode!r} and {schema}"
             )
+        if properties or stable_row_ids is not None:
+            raise InvalidInput(f"{written}; give properties and stable_row_ids with its first write only")
 
     def _undeclare(self) -> None:
         for write in self._pending.values():
