@@ -1,7 +1,7 @@
 """Appends of many clients to one table, without and with automatic maintenance.
 
-    python benchmarks/maintenance.py [--appends 20000] [--clients 64] [--rows 10] [--older-than 30s] [--rate 0]
-                                     [--settle 90] [--directory DIR]
+    python benchmarks/maintenance.py [--appends 20000] [--clients 64] [--rows 10] [--older-than 30s] [--keep 100]
+                                     [--rate 0] [--settle 90] [--watch 0] [--directory DIR]
 
 Each client appends ``--rows`` rows, waits for the answer, and appends again, until ``--appends`` are acknowledged;
 ``--rate`` bounds the appends per second of all clients, so that both runs have the same load. After the run the table
@@ -9,18 +9,21 @@ may settle for some seconds: versions expire ``--older-than`` after their succes
 every acknowledged row is there once. The last line compares the figures with the goals of issue 31: at most 50
 fragments and 200 versions, files of at most twice the live bytes, and a p99 of at most 1.5 times the p99 without.
 
-``--appends 100000`` is the goal; the default is shorter. Times belong to the machine.
+``--appends 100000`` is the goal; the default is shorter. ``--watch 5`` prints the state every 5 seconds, and what
+maintenance does. Times belong to the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +34,7 @@ import pyarrow as pa
 import lancekeep
 
 FRAGMENTS, VERSIONS, BYTES, P99 = 50, 200, 2.0, 1.5
+OLDER_THAN, KEEP = "lancekeep.maintenance.older_than", "lancekeep.maintenance.keep"
 
 
 class Run(NamedTuple):
@@ -48,11 +52,42 @@ def state(directory: Path) -> tuple[int, int, float]:
     fragments = dataset.get_fragments()
     live = sum((directory / "data" / file.path).stat().st_size for each in fragments for file in each.data_files())
     manifests = list((directory / "_versions").glob("*.manifest"))
-    stored = 0
+    return len(fragments), len(manifests), sum(stored(directory).values()) / live
+
+
+def stored(directory: Path) -> Counter[str]:
+    """Return the bytes of the files of a table, by the directory that holds them."""
+    found = Counter[str]()
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):  # a clean-up has removed it
-            stored += path.stat().st_size if path.is_file() else 0
-    return len(fragments), len(manifests), stored / live
+            found[path.relative_to(directory).parts[0]] += path.stat().st_size if path.is_file() else 0
+    return found
+
+
+@contextmanager
+def watched(directory: Path, every: float) -> Iterator[None]:
+    """Print the state of a table at intervals, unless they are 0."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        while not ended.wait(every):
+            fragments, versions, ratio = state(directory)
+            parts = ", ".join(f"{size // 1000} kB in {name}" for name, size in stored(directory).items())
+            seconds = time.monotonic() - began
+            print(f"{seconds:5.0f} s: {fragments} fragments, {versions} versions, {ratio:.1f} times live: {parts}")
+
+    if not every:
+        yield
+        return
+    logging.basicConfig(format="         %(message)s")
+    logging.getLogger("lancekeep").setLevel(logging.INFO)
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def run(maintenance: str, args: argparse.Namespace) -> Run:
@@ -61,7 +96,7 @@ def run(maintenance: str, args: argparse.Namespace) -> Run:
         with lancekeep.connect(f"{scratch}/lake", commit_store=store, maintenance=maintenance) as catalog:
             catalog.create_namespace("ml")
             catalog.write("ml.t", pa.table({"client": [-1], "number": [0]}))
-            catalog.alter_table("ml.t", {"lancekeep.maintenance.older_than": args.older_than})
+            catalog.alter_table("ml.t", {OLDER_THAN: args.older_than, KEEP: str(args.keep)})
             numbers, latencies = count(), list[float]()
             begins = time.monotonic()
             barrier = threading.Barrier(args.clients)
@@ -77,21 +112,22 @@ def run(maintenance: str, args: argparse.Namespace) -> Run:
                     catalog.write("ml.t", rows, "append")
                     latencies.append(time.perf_counter() - began)
 
-            clients = [threading.Thread(target=client, args=(me,)) for me in range(args.clients)]
-            for each in clients:
-                each.start()
-            for each in clients:
-                each.join()
-            took = time.monotonic() - begins
             directory = Path(catalog.describe_table("ml.t").uri.removeprefix("file://"))
-            fragments, versions, ratio = at_end = state(directory)
-            settled = time.monotonic()
-            while maintenance == "auto" and time.monotonic() < settled + args.settle:
-                if fragments <= FRAGMENTS and versions <= VERSIONS and ratio <= BYTES:
-                    break
-                time.sleep(1)
-                fragments, versions, ratio = state(directory)
-            settled = time.monotonic() - settled
+            clients = [threading.Thread(target=client, args=(me,)) for me in range(args.clients)]
+            with watched(directory, args.watch if maintenance == "auto" else 0):
+                for each in clients:
+                    each.start()
+                for each in clients:
+                    each.join()
+                took = time.monotonic() - begins
+                fragments, versions, ratio = at_end = state(directory)
+                settled = time.monotonic()
+                while maintenance == "auto" and time.monotonic() < settled + args.settle:
+                    if fragments <= FRAGMENTS and versions <= VERSIONS and ratio <= BYTES:
+                        break
+                    time.sleep(1)
+                    fragments, versions, ratio = state(directory)
+                settled = time.monotonic() - settled
         found = Counter(lance.dataset(str(directory)).to_table(["number"], filter="client >= 0")["number"].to_pylist())
         assert found == Counter(range(args.appends * args.rows)), "a row is missing or doubled"
     cuts = statistics.quantiles(latencies, n=100)
@@ -110,8 +146,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--older-than", default="30s", help="the age of versions that are removed; an hour by default")
+    parser.add_argument("--keep", type=int, default=100, help="the latest versions that stay, whatever their age")
     parser.add_argument("--rate", type=float, default=0, help="the most appends per second; 0 for no bound")
     parser.add_argument("--settle", type=float, default=90, help="the most seconds after the appends")
+    parser.add_argument("--watch", type=float, default=0, help="print the state after so many seconds; 0: never")
     parser.add_argument("--directory", help="where the catalog is; by default the directory of temporary files")
     args = parser.parse_args()
     columns = "maintenance", "appends/s", "p50 ms", "p99 ms", "longest ms"

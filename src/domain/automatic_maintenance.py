@@ -224,6 +224,11 @@ def _clean_up(ages: Sequence[float], policy: AutomaticPolicy) -> tuple[bool, flo
     return (True, None) if waits <= 0 else (False, waits)
 
 
+def listed_after(versions: int) -> int:
+    """Return after how many commits the versions of a table are listed again, so that a commit costs few of them."""
+    return max(_LEAST_REMOVED, versions // 20)
+
+
 def rest_after(worked: float, share: float = SHARE) -> float:
     """Return the seconds of rest after work of so many seconds on one core."""
     return worked * (1 / share - 1)

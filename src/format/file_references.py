@@ -6,7 +6,7 @@ Table format, "Manifest"; storage layout, "Base Path System".
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import attrs
@@ -35,6 +35,9 @@ _DATASET_BASE = b'\x18\x01"'
 _NAMES = re.compile(b"(?=(" + RANDOM_NAME + b"|" + UUID + b"))")
 _INDEX_UUID = re.compile(rb"(?=\x0a\x10(.{16}))", re.DOTALL)  # message Uuid { bytes uuid = 1; }
 _DELETION_ID = re.compile(rb"(?=\x18([\x80-\xff]{4,9}[\x01-\x7f]))")  # message DeletionFile { uint64 id = 3; }
+_LONGEST_NAME = 50
+"""The most bytes that one of these expressions matches."""
+_BLOCK = 4096
 
 
 def may_be_clone(content: bytes) -> bool:
@@ -113,11 +116,7 @@ def base_paths(content: bytes, name: str) -> list[str]:
 
 
 def names_in(content: bytes, name: str) -> set[bytes]:
-    """Return the random names of all files that a version needs.
-
-    The search goes by the form of the names, not by the fields that hold them. It therefore finds names in fields that
-    only later formats define, and a file whose name occurs anywhere in the manifest is never garbage. The transaction
-    inside the file is left out, because it also names the files that the version replaced.
+    """Return the random names of all files that a version needs; see `FileNames`.
 
     Args:
         content: the bytes of the manifest file.
@@ -126,19 +125,79 @@ def names_in(content: bytes, name: str) -> set[bytes]:
     Raises:
         Damaged: the content is not a manifest.
     """
-    try:
-        sections = [message_at(content)]
-        manifest = parse_message(ManifestOutline, content)
-        if manifest.HasField("index_section"):
-            sections.append(section_at(content, manifest.index_section))
-    except ValueError as error:
-        raise not_a_manifest(name, error) from error
-    names: set[bytes] = set()
-    for section in sections:
-        names.update(match[1] for match in _NAMES.finditer(section))
-        names.update(uuid_text(match[1]).encode() for match in _INDEX_UUID.finditer(section))
-        names.update(deletion_name(_varint(match[1])) for match in _DELETION_ID.finditer(section))
-    return names
+    found = FileNames()
+    found.add(content, name)
+    return found.names
+
+
+class FileNames:
+    """Collects the random names of all files that any of several versions needs.
+
+    The search goes by the form of the names, not by the fields that hold them. It therefore finds names in fields that
+    only later formats define, and a file whose name occurs anywhere in a manifest is never garbage. The transaction
+    inside the file is left out, because it also names the files that the version replaced.
+
+    Most bytes of a manifest are those of the version before it. Bytes that a manifest shares with the manifest added
+    before it, at its begin or its end, are not searched again.
+
+    Attributes:
+        names: The names.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[bytes] = set()
+        self._message = self._indexes = b""
+
+    def add(self, content: bytes, name: str) -> None:
+        """Add the names in a manifest.
+
+        Args:
+            content: the bytes of the manifest file.
+            name: the file, for messages.
+
+        Raises:
+            Damaged: the content is not a manifest; nothing was added.
+        """
+        try:
+            message, indexes = message_at(content), b""
+            manifest = parse_message(ManifestOutline, content)
+            if manifest.HasField("index_section"):
+                indexes = section_at(content, manifest.index_section)
+        except ValueError as error:
+            raise not_a_manifest(name, error) from error
+        self._search(self._message, message)
+        self._search(self._indexes, indexes)
+        self._message, self._indexes = message, indexes
+
+    def _search(self, before: bytes, section: bytes) -> None:
+        """Add the names in a section that are not in the section before it."""
+        begin, end = _difference(before, section)
+        new = section[max(0, begin - _LONGEST_NAME) : end + _LONGEST_NAME]
+        self.names.update(match[1] for match in _NAMES.finditer(new))
+        self.names.update(uuid_text(match[1]).encode() for match in _INDEX_UUID.finditer(new))
+        self.names.update(deletion_name(_varint(match[1])) for match in _DELETION_ID.finditer(new))
+
+
+def _difference(before: bytes, after: bytes) -> tuple[int, int]:
+    """Return where bytes begin and end to differ from the bytes before them."""
+    most = min(len(before), len(after))
+    begin = _common(most, lambda at, to: before[at:to] == after[at:to])
+    ends = len(before), len(after)
+    same = _common(
+        most - begin, lambda at, to: before[ends[0] - to : ends[0] - at] == after[ends[1] - to : ends[1] - at]
+    )
+    return begin, len(after) - same
+
+
+def _common(most: int, are_equal: Callable[[int, int], bool]) -> int:
+    """Return how many of ``most`` bytes are equal, counted from the first one."""
+    at, step = 0, _BLOCK
+    while at < most and step:
+        if are_equal(at, min(at + step, most)):
+            at = min(at + step, most)
+        else:
+            step //= 2
+    return at
 
 
 def _files_of(fragment: Any) -> Iterator[tuple[FileReference, Any]]:

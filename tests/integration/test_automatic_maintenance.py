@@ -164,6 +164,28 @@ def test_versions_expire_without_new_commits(lake: Maintained, monkeypatch: pyte
     assert lake.state("ml.t") == (1, 1)
 
 
+def test_versions_that_expire_during_a_clean_up_are_removed_without_new_commits(
+    lake: Maintained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Cleanup.run
+
+    def run(cleanup: Cleanup, *, dry_run: bool) -> object:
+        found = original(cleanup, dry_run=dry_run)
+        lake.append("ml.t", 40)  # this process has not counted them yet
+        return found
+
+    lake.catalog.alter_table("ml.t", AT_ONCE)
+    lake.append("ml.t", 40)
+    with monkeypatch.context() as beside:
+        beside.setattr(Cleanup, "run", run)
+        lake.run("ml.t")
+    assert lake.state("ml.t") == (41, 41)
+    lake.now += 10
+    lake.maintenance.run_once()
+    assert lake.state("ml.t") == (2, 1)
+    assert len(ids(stored(lake.catalog, "ml.t"))) == 81
+
+
 def test_an_orphan_and_a_foreign_file_stay(lake: Maintained) -> None:
     catalog = lake.catalog
     directory = Path(catalog.describe_table("ml.t").uri.removeprefix("file://"))
@@ -376,7 +398,7 @@ def test_a_table_that_cannot_be_cleaned_rests_while_others_are_cleaned(
 def test_few_of_the_idle_tables_are_remembered(lake: Maintained, monkeypatch: pytest.MonkeyPatch) -> None:
     rests = list[float]()
     monkeypatch.setattr(lake.maintenance, "_rest", rests.append)
-    monkeypatch.setattr(lake.maintenance, "_examined", lambda table, state: state.listed(None))
+    monkeypatch.setattr(lake.maintenance, "_examined", lambda table, state: state.listed(0, None))
     monkeypatch.setattr("lancekeep.application.upkeep.automatic_maintenance._MOST_STATES", 100)
     monkeypatch.setattr("lancekeep.application.upkeep.automatic_maintenance._SLICE", 1e-12)
     for number in range(1000):

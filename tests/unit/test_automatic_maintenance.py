@@ -18,6 +18,7 @@ from lancekeep.domain.automatic_maintenance import (
     IndexFacts,
     TableFacts,
     due,
+    listed_after,
     pause_after,
     policy_of,
     rest_after,
@@ -117,6 +118,13 @@ def test_an_index_is_refreshed_if_it_lacks_many_rows(indexed: int, unindexed: in
 def test_versions_are_removed_if_many_are_old(ages: list[float], clean_up: bool, again: float | None) -> None:
     found = due(TableFacts(ages=ages), POLICY)
     assert (found.clean_up, found.again) == (clean_up, again)
+
+
+def test_versions_are_listed_before_a_fifth_of_them_is_new() -> None:
+    """So a table of many versions is not listed for each few of its commits."""
+    for versions in (0, 10, 100, 1000, 100_000):
+        assert 25 <= listed_after(versions) <= max(25, versions // 5)
+    assert listed_after(100_000) >= 1000
 
 
 def test_nothing_is_due_for_a_healthy_table() -> None:

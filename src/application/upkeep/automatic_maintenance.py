@@ -39,6 +39,7 @@ from lancekeep.domain.automatic_maintenance import (
     IndexFacts,
     TableFacts,
     due,
+    listed_after,
     pause_after,
     policy_of,
     rest_after,
@@ -67,8 +68,6 @@ _LOOK_EVERY = 5.0
 """Seconds between two examinations of a table."""
 _LONGEST_ACTION = 3.0
 """Seconds after which a compaction begins no other fragment."""
-_LISTED_AFTER = 25
-"""The commits after which the versions of a table are listed again."""
 _PATIENCE = 10.0
 """Seconds for which `AutomaticMaintenance.close` waits for an action."""
 _LONGEST_PATIENCE = 86_400.0
@@ -101,6 +100,7 @@ class _State:
     Attributes:
         commits: The commits since the last examination.
         unlisted: The commits since its versions were listed.
+        list_after: The commits after which its versions are listed again.
         newest: The time of the newest version by the storage, and when it was seen first.
         ages_due: When versions are due without another commit.
         not_before: When the table is examined again at the earliest.
@@ -109,7 +109,8 @@ class _State:
     """
 
     commits: int = SMALL_FRAGMENTS
-    unlisted: int = _LISTED_AFTER
+    unlisted: int = 0
+    list_after: int = 0
     newest: tuple[datetime, float] | None = None
     ages_due: float | None = None
     not_before: float = 0.0
@@ -134,7 +135,7 @@ class _State:
 
     def lists(self, now: float) -> bool:
         """Return whether to list the versions of the table."""
-        return self.unlisted >= _LISTED_AFTER or (self.ages_due is not None and self.ages_due <= now)
+        return self.unlisted >= self.list_after or (self.ages_due is not None and self.ages_due <= now)
 
     def since(self, newest: datetime, now: float) -> float:
         """Return the seconds since the newest version was listed first."""
@@ -142,13 +143,16 @@ class _State:
             self.newest = newest, now
         return now - self.newest[1]
 
-    def listed(self, ages_due: float | None) -> None:
-        """Note when versions are due, after they were listed."""
-        self.unlisted, self.ages_due = 0, ages_due
+    def listed(self, versions: int, ages_due: float | None) -> None:
+        """Note how many versions were listed, and when some of them are due."""
+        self.unlisted, self.list_after, self.ages_due = 0, listed_after(versions), ages_due
 
-    def succeed(self) -> None:
-        """Note that an action had an effect."""
+    def succeed(self, kind: str) -> None:
+        """Examine the table again after an action that had an effect: more may be due without another commit."""
         self.idle = 0
+        self.commits = SMALL_FRAGMENTS
+        if kind == CLEAN_UP:  # versions have become older since it listed them
+            self.list_after = 0
 
     def pause(self, now: float) -> None:
         """Examine the table again after a pause, which grows."""
@@ -158,7 +162,7 @@ class _State:
 
     def repeat(self) -> None:
         """Examine the table again without another commit."""
-        self.commits, self.unlisted = SMALL_FRAGMENTS, _LISTED_AFTER
+        self.commits, self.list_after = SMALL_FRAGMENTS, 0
 
     @property
     def leads(self) -> bool:
@@ -341,7 +345,7 @@ class AutomaticMaintenance:
         spared = protector(view, object_id) is not None or is_left_to_storage or permits_lsm(table.properties)
         policy = policy_of(view.properties, table.properties, is_spared=spared)
         if policy is None:
-            state.listed(None)
+            state.listed(0, None)
             return None
         root = self._places.dataset_root(table)
         commits = self._ledger.commits
@@ -358,7 +362,7 @@ class AutomaticMaintenance:
             facts = _facts(version, ages, str(object_id))
         wanted = due(facts, policy)
         if ages:
-            state.listed(None if wanted.again is None else now + wanted.again)
+            state.listed(len(ages), None if wanted.again is None else now + wanted.again)
         return table, policy, wanted
 
     def _ages(self, root: DatasetRoot, state: _State) -> Sequence[float]:
@@ -508,7 +512,7 @@ class AutomaticMaintenance:
                 _LOG.info("Automatic maintenance of %s: %s: %s", names, kind, detail)
         for table, state in some:
             if detail and str(table.id) not in kept:
-                state.succeed()
+                state.succeed(kind)
             else:
                 state.pause(self._clock())
 

@@ -35,7 +35,7 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.protection import protector
 from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
-from lancekeep.format.file_references import names_in
+from lancekeep.format.file_references import FileNames
 from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -148,7 +148,7 @@ class Cleanup:
     _newest: datetime | None = None
     _manifests: int = 0
     _done: int = 0
-    _needed: set[bytes] = attrs.field(factory=set)
+    _needed: FileNames = attrs.field(factory=FileNames)
     _read: set[ObjectInfo] = attrs.field(factory=set)
 
     def run(self, *, dry_run: bool) -> CleanupReport:
@@ -264,14 +264,14 @@ class Cleanup:
         times += [self.present] if self.present else []
         self._newest = min(max(times), self.now()) if times else None
         self._manifests = sum(branch.manifests for branch in branches)
-        doomed = set[bytes]()
+        doomed = FileNames()
         for dataset in datasets:
             if dataset.selected and not dataset.refusal and dataset.tier is None:
                 try:
                     self._choose_versions(dataset)
                     for branch in dataset.branches.values():
                         for version in branch.doomed:  # one manifest in memory at a time
-                            doomed |= self._names(dataset, branch.versions[version])
+                            self._add_names(doomed, dataset, branch.versions[version])
                 except Damaged as error:
                     dataset.refuse(f"{error}. Nothing of the table is removed")
             self._need(dataset)
@@ -281,7 +281,7 @@ class Cleanup:
                 branch.unneeded = [
                     (name, info)
                     for name, info in branch.files
-                    if name not in self._needed and (name in doomed or self._is_older(info, self.grace))
+                    if name not in self._needed.names and (name in doomed.names or self._is_older(info, self.grace))
                 ]
 
     def _choose_versions(self, dataset: _Dataset) -> None:
@@ -346,9 +346,10 @@ class Cleanup:
         for branch in dataset.branches.values():
             gone = {*(branch.versions[version] for version in branch.doomed), *branch.abandoned}
             twins = {info for version, info in branch.twins.items() if version not in branch.doomed}
-            for info in {*branch.versions.values(), *twins, *branch.others, *branch.staged} - gone - self._read:
+            unread = {*branch.versions.values(), *twins, *branch.others, *branch.staged} - gone - self._read
+            for info in sorted(unread, key=lambda info: info.key):  # so that neighbours share most of their bytes
                 try:
-                    self._needed |= self._names(dataset, info)
+                    self._add_names(self._needed, dataset, info)
                 except Damaged as error:
                     if info not in branch.staged:  # an undecodable staged file cannot become a version
                         dataset.refuse(f"{error}. Nothing of the table is removed")
@@ -356,13 +357,11 @@ class Cleanup:
         if dataset.refusal != refusal:
             self._need(dataset)  # the versions that were to be removed stay, too
 
-    def _names(self, dataset: _Dataset, manifest: ObjectInfo) -> set[bytes]:
+    def _add_names(self, names: FileNames, dataset: _Dataset, manifest: ObjectInfo) -> None:
         self._done += 1
         self.progress(min(self._done, self._manifests), self._manifests, f"reading the manifests of {dataset.name}")
-        try:
-            return names_in(self._retry(lambda: self._objects.get(manifest.key)), manifest.key)
-        except ObjectNotFound:  # removed since it was listed, by another clean-up or a finished commit
-            return set()
+        with suppress(ObjectNotFound):  # removed since it was listed, by another clean-up or a finished commit
+            names.add(self._retry(partial(self._objects.get, manifest.key)), manifest.key)
 
     def _is_older(self, info: ObjectInfo, span: timedelta) -> bool:
         """Return whether an object has at least an age, by the timestamps of the storage.
@@ -437,7 +436,7 @@ class Cleanup:
                 dataset.refuse("another catalog has taken it over; nothing is removed")
             for branch in dataset.branches.values():
                 unneeded = () if dataset.refusal else branch.unneeded
-                branch.unneeded = [(name, info) for name, info in unneeded if name not in self._needed]
+                branch.unneeded = [(name, info) for name, info in unneeded if name not in self._needed.names]
                 objects = self._objects if dataset.tier is None else dataset.tier.objects
                 for at, (_, info) in enumerate(branch.unneeded):
                     self.progress(at, len(branch.unneeded), f"removing files of {dataset.name}")
