@@ -225,7 +225,7 @@ def _clean_up(ages: Sequence[float], policy: AutomaticPolicy) -> tuple[bool, flo
 
 
 def listed_after(versions: int) -> int:
-    """Return after how many commits the versions of a table are listed again, so that a commit costs few of them."""
+    """Return after how many commits to list the versions of a table again."""
     return max(_LEAST_REMOVED, versions // 20)
 
 

@@ -137,8 +137,8 @@ class FileNames:
     only later formats define, and a file whose name occurs anywhere in a manifest is never garbage. The transaction
     inside the file is left out, because it also names the files that the version replaced.
 
-    Most bytes of a manifest are those of the version before it. Bytes that a manifest shares with the manifest added
-    before it, at its begin or its end, are not searched again.
+    A version usually differs from the version before it in a few bytes. Bytes that a manifest shares with the manifest
+    added before it, at its beginning or its end, are not searched again.
 
     Attributes:
         names: The names.
@@ -179,7 +179,7 @@ class FileNames:
 
 
 def _difference(before: bytes, after: bytes) -> tuple[int, int]:
-    """Return where bytes begin and end to differ from the bytes before them."""
+    """Return where the part of ``after`` begins and ends that ``before`` lacks."""
     most = min(len(before), len(after))
     begin = _common(most, lambda at, to: before[at:to] == after[at:to])
     ends = len(before), len(after)
