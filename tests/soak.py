@@ -39,6 +39,9 @@ SOAK = {
     "tests/integration/test_conformance.py": {
         "test_our_server_conforms[]",
     },
+    "tests/integration/test_conditional_requests.py": {
+        "test_304_stands_for_the_bytes_after_many_changes",
+    },
     "tests/integration/test_crashes.py": {
         *(
             f"test_crash_leaves_old_or_new_state_and_repair_removes_leftovers[{variant}]"

@@ -82,6 +82,10 @@ class Policy:
 
     grants: tuple[Grant, ...] = ()
 
+    def state(self) -> Policy:
+        """Return what all decisions follow from."""
+        return self
+
     def deciding(self, principal: Principal, object_id: ObjectId) -> list[Grant]:
         """Return the grants on an object for a principal, the strongest first."""
         found = [each for each in self.grants if _covers(each.subtree, object_id) and each.names(principal)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -173,6 +173,24 @@ class CatalogView(Protocol):
         """Return the table whose directory is ``location``, contains it, or lies in it.
 
         A dropped table that can be brought back has its directory, too: then this is its record.
+        """
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A `CatalogView` that can be compared with other views of the same store.
+
+    A view that reads the storage or a service at each question has no stamps.
+    """
+
+    def stamp(self, parent: ObjectId, object_type: str) -> object | None:
+        """Return a stamp of the entries of one type directly below a namespace.
+
+        Two views of one store with equal stamps give the same names and the same entries. The stamp of the tables of
+        the root covers the properties of the root, too.
+
+        Returns:
+            A value that is compared by equality; None if the answers may change while the view stays.
         """
 
 

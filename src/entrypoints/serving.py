@@ -49,7 +49,13 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         page = None if catalog is None else page_of(catalog, settings, security)
         others = {} if page is None else dict.fromkeys(SEGMENTS, page)
         app = create_app(
-            namespace, settings, around=security.around, middleware=security.middleware, others=others, audit=audit
+            namespace,
+            settings,
+            around=security.around,
+            middleware=security.middleware,
+            others=others,
+            audit=audit,
+            decisions=security.decisions,
         )
 
         def end_background(seconds: float) -> bool:

@@ -23,6 +23,12 @@ class Authorizer(Protocol):
     requests.
     """
 
+    def state(self) -> object:
+        """Return what all decisions follow from.
+
+        While it is the same object, no decision changes.
+        """
+
     def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
         """Return whether a principal may do something with an object.
 

@@ -58,6 +58,9 @@ class PolicyFile:
         self._file.refresh(self._reload)
         return self._policy
 
+    def state(self) -> Policy:
+        return self.policy
+
     def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
         return self.policy.decide(principal, action, object_id)
 

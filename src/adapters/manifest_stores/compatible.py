@@ -22,6 +22,7 @@ from lancekeep.domain.catalog import (
     Put,
     Remove,
     SetProperties,
+    Stamped,
     page,
 )
 from lancekeep.domain.errors import ConcurrentModification, LancekeepError, StoreUnavailable
@@ -64,6 +65,15 @@ class CompatibleView:
         self._listing = listing
         self._latest = latest or (lambda: manifest)
         self._properties: Mapping[str, str] | None = None
+
+    def stamp(self, parent: ObjectId, object_type: str) -> object | None:
+        """Return the stamp of the manifest.
+
+        The tables of the root have none: they may be in the directory alone.
+        """
+        if (parent.is_root and object_type == TABLE) or not isinstance(self.manifest, Stamped):
+            return None
+        return self.manifest.stamp(parent, object_type)
 
     @property
     def version(self) -> int:

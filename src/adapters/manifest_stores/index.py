@@ -228,8 +228,12 @@ class IndexedView:
     properties: Mapping[str, str]
     fragments: tuple[Fragment, ...]
     schema: pa.Schema
+    _stamp: object = attrs.field(init=False, factory=object, eq=False, repr=False)
 
     guarantees = ManifestStoreGuarantees()
+
+    def stamp(self, parent: ObjectId, object_type: str) -> object:
+        return self._stamp
 
     @property
     def columns(self) -> Mapping[str, str]:

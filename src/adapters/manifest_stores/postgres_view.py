@@ -83,6 +83,10 @@ class PostgresView:
     guarantees: ManifestStoreGuarantees
     _found: dict[str, ManifestEntry | None] = attrs.field(init=False, factory=dict, eq=False, repr=False)
 
+    def stamp(self, parent: ObjectId, object_type: str) -> object | None:
+        """Return the change that made the version: its random token is no other change's."""
+        return None if self.token is None else (self.catalog, self.version, self.token)
+
     @property
     def entered(self) -> Mapping[str, str]:
         return self.properties

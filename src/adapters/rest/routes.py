@@ -47,6 +47,7 @@ class Route:
         value: The field of the response whose value is the whole body; empty if the body has all fields.
         status: The status of a success.
         unsupported: The status if the namespace does not support the operation.
+        fixed: Fields of the request that have one value on this route.
     """
 
     operation: str
@@ -59,6 +60,7 @@ class Route:
     value: str = ""
     status: int = 200
     unsupported: int = 501
+    fixed: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def operation_id(self) -> str:
@@ -109,18 +111,23 @@ class Router:
             self._names[key] = names
         self._places = sorted({tuple(names) for names in self._names.values()}, key=len)
 
-    def find(self, segments: Sequence[str]) -> Match | None:
+    def find(self, segments: Sequence[str], method: str = "") -> Match | None:
         """Return the routes of a path.
 
         Args:
             segments: The segments of the path, each percent-decoded.
+            method: Routes with this method have precedence: a table may have the name of a literal segment.
         """
+        first: Match | None = None
         for places in self._places:
             key = tuple(None if place in places else segment for place, segment in enumerate(segments))
             routes = self._routes.get(key)
             if routes is not None:
-                return Match(routes, {name: segments[place] for place, name in self._names[key].items()})
-        return None
+                match = Match(routes, {name: segments[place] for place, name in self._names[key].items()})
+                if not method or method in routes:
+                    return match
+                first = first or match
+        return first
 
 
 class ListOperationsRequest(BaseModel):
@@ -325,6 +332,19 @@ EXTENSIONS: tuple[Route, ...] = (
     _post("unprotect_object", "/lancekeep/v1/object/{id}/unprotect"),
 )
 """Operations of Lancekeep that the specification does not have. Other servers do not know their paths."""
+
+GET_ROUTES: tuple[Route, ...] = (
+    Route("describe_namespace", GET, "/lancekeep/v1/namespace/{id}", body=Body.NONE),
+    Route(
+        "describe_table",
+        GET,
+        "/lancekeep/v1/table/{id}",
+        ("with_table_uri", "load_detailed_metadata", "check_declared", "version", "branch", "tag"),
+        body=Body.NONE,
+        fixed={"vend_credentials": False},
+    ),
+)
+"""Operations of the specification that Lancekeep also offers with the method GET, so that answers can be validated."""
 
 _RENAMED = {"GetNamespace": "describe_namespace", "GetTable": "describe_table"}
 """The operations that an older version of the specification calls by another name."""

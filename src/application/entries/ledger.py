@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
@@ -50,6 +52,28 @@ def once(kind: type[Changed]) -> Callable[[Callable[P, Changed]], Callable[P, Ch
         return called
 
     return decorate
+
+
+_SEEN: ContextVar[list[CatalogView] | None] = ContextVar("lancekeep_seen_views", default=None)
+"""The views that this context has read; None if nothing collects them."""
+
+
+@contextmanager
+def seen_views() -> Iterator[list[CatalogView]]:
+    """Yield a list that gets the view of each read of entries in this thread."""
+    views: list[CatalogView] = []
+    before = _SEEN.set(views)
+    try:
+        yield views
+    finally:
+        _SEEN.reset(before)
+
+
+def _seen(view: CatalogView) -> CatalogView:
+    views = _SEEN.get()
+    if views is not None:
+        views.append(view)
+    return view
 
 
 class Ledger:
@@ -111,11 +135,11 @@ class Ledger:
 
     def fresh(self) -> CatalogView:
         """Return the current entries, regardless of the commit store that manages them."""
-        return self.commits.retry.call(self.manifest.view)
+        return _seen(self.commits.retry.call(self.manifest.view))
 
     def recent(self) -> CatalogView:
         """Return the entries as of the last read. This costs no request."""
-        return self.manifest.recent()
+        return _seen(self.manifest.recent())
 
     # -- changing -----------------------------------------------------------------------------------------------
 

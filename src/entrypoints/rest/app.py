@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
-from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.adapters.rest.routes import EXTENSIONS, GET, GET_ROUTES, LEGACY_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.arrow_bodies import opened
@@ -36,6 +36,7 @@ from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.batches import Batches
 from lancekeep.entrypoints.rest.bodies import Bodies
 from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
+from lancekeep.entrypoints.rest.conditional import Conditional
 from lancekeep.entrypoints.rest.deadlines import deadline
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.health import Health
@@ -76,6 +77,7 @@ def create_app(
     middleware: Sequence[Middleware] = (),
     others: Mapping[str, ASGIApp] | None = None,
     audit: AuditLog | None = None,
+    decisions: Callable[[], object] | None = None,
 ) -> Starlette:
     """Return the application that serves a namespace.
 
@@ -87,6 +89,8 @@ def create_app(
         middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
         others: Applications beside the operations, by the first segments of their paths.
         audit: The audit log; None without one.
+        decisions: Returns what the wrappers decide by, next to the request and its principal: while it is the same
+            object, they decide the same. None if the wrappers may decide otherwise at any time.
     """
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
@@ -95,8 +99,9 @@ def create_app(
         telemetry.count_conflicts(lambda: own.commits.conflicts.last_hour().count)
         telemetry.count_maintenance(own.automatic.actions)
     health = Health(namespace, audit)
-    router = Router((*ROUTES, *EXTENSIONS, *LEGACY_ROUTES))
-    innermost = Operations(namespace, settings, around, router)
+    router = Router((*ROUTES, *EXTENSIONS, *GET_ROUTES, *LEGACY_ROUTES))
+    conditional = Conditional(namespace, decisions or (object if around else lambda: None))
+    innermost = Operations(namespace, settings, around, router, conditional)
     operations: Any = innermost
     for each in reversed(middleware):
         operations = each.cls(operations, *each.args, **each.kwargs)
@@ -181,11 +186,17 @@ class Operations:
     """The ASGI application of all routes of operations."""
 
     def __init__(
-        self, namespace: api.LanceNamespace, settings: ServerSettings, around: Sequence[Around], router: Router
+        self,
+        namespace: api.LanceNamespace,
+        settings: ServerSettings,
+        around: Sequence[Around],
+        router: Router,
+        conditional: Conditional,
     ) -> None:
         self._namespace = namespace
         self._settings = settings
         self._router = router
+        self._conditional = conditional
         self._threads = Threads(settings.threads)
         self._bodies = Bodies(settings.held_bodies)
         self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
@@ -202,6 +213,7 @@ class Operations:
         body = RequestBody(receive)
         rows: ResponseBody | None = None
         route: Route | None = None
+        response: Response | None = None
         try:
             route, parameters = route_of(scope, self._router)
             state["route"] = route
@@ -214,13 +226,15 @@ class Operations:
                     if route.answer is Body.ARROW:
                         rows = _response_body(route, send, loop)
                         answer = await self._stream(call, rows, receive, caller)
+                    elif route.method == GET:
+                        answer, response = await self._in_thread(caller, self._conditional, call, self._perform)
                     else:
                         answer = await self._in_thread(caller, self._perform, call)
             if answer is None and rows is not None:
                 await rows.finish()
                 return
             state["answer"] = answer
-            response = response_of(call, answer)
+            response = response or response_of(call, answer)
         except BaseException as error:  # a panic of native code is no Exception
             if not isinstance(error, Exception) and not is_panic(error):
                 raise

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_plus
 import attrs
 from lance_namespace.errors import ErrorCode
 from pydantic import BaseModel
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -111,7 +111,7 @@ def route_of(scope: Scope, router: Router) -> tuple[Route, Mapping[str, str]]:
     if len(segments) > 1 and not segments[-1]:
         segments.pop()  # the specification writes `GET /v1/table/`, too
     try:
-        match = router.find([unquote_plus(segment, errors="strict") for segment in segments])
+        match = router.find([unquote_plus(segment, errors="strict") for segment in segments], scope["method"])
     except UnicodeDecodeError:
         raise HttpError(400, "The path is not percent-encoded UTF-8.") from None
     if match is None:
@@ -160,6 +160,10 @@ def call_of(route: Route, parameters: Mapping[str, str], scope: Scope, body: Bin
                     400, f"The field {name!r} has one value in the {source} and another in the body; give one of them."
                 )
             given[name] = value
+    for name, value in route.fixed.items():
+        if given.get(name) not in (None, value):
+            raise HttpError(400, f"{name} is always {to_json(value).decode()} with {route.method} {route.path}.")
+        given[name] = value
     _identify(given, headers)
     _add_context(given, headers)
     return Call(

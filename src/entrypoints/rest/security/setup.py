@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,11 @@ class Security:
     keys: Authenticator | None = None
     tokens: Authenticator | None = None
     authorizer: Authorizer | None = None
+
+    @property
+    def decisions(self) -> Callable[[], object]:
+        """Returns what the wrappers decide by, next to the request and its principal."""
+        return (lambda: None) if self.authorizer is None else self.authorizer.state
 
 
 def security_of(
