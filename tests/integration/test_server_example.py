@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -20,6 +22,8 @@ import pytest
 import yaml
 from deployments import bucket, s3_options
 
+from lancekeep.adapters.rest.routes import ROUTES
+from lancekeep.entrypoints.cli.serve import serve
 from lancekeep.entrypoints.rest.settings import PORT, ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +70,41 @@ def test_the_container_file_runs_the_server_without_privileges() -> None:
     assert found["ENTRYPOINT"] == '["lancekeep", "serve"]'  # without a shell, so the server receives SIGTERM
 
 
+def test_the_service_finishes_requests_before_it_is_killed() -> None:
+    service = configparser.ConfigParser(strict=False, interpolation=None)
+    service.optionxform = str  # type: ignore[assignment,method-assign]  # the names of systemd have capitals
+    service.read(EXAMPLE / "lancekeep.service")
+    program, *command = shlex.split(service["Service"]["ExecStart"])
+    assert Path(program).name == "lancekeep"
+    assert int(service["Service"]["TimeoutStopSec"]) > ServerSettings().shutdown_seconds
+    parsed = serve.make_context("serve", [*command[1:], "lake"], resilient_parsing=True)
+    assert (parsed.params["workers"], parsed.params["log_format"]) == (4, "json")
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_the_server_has(tmp_path: Path) -> None:
+    rules = [
+        rule for group in yaml.safe_load((EXAMPLE / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
+    ]
+    assert all({"summary", "action"} <= rule["annotations"].keys() for rule in rules)
+    panels = json.loads((EXAMPLE / "dashboard.json").read_text())["panels"]
+    queries = [rule["expr"] for rule in rules] + [each["expr"] for panel in panels for each in panel["targets"]]
+    with server([str(tmp_path / "lake"), "--workers", "2", "--log-format", "json"], dict(os.environ)) as uri:
+        httpx.get(f"{uri}/v1/namespace/$/table/list").raise_for_status()
+        shown = httpx.get(f"{uri}/metrics").text
+    kinds = dict(re.findall(r"^# TYPE (lancekeep_\w+) (\w+)$", shown, re.MULTILINE))
+    suffixes = {"counter": "", "gauge": "", "histogram": "_bucket"}
+    known = {f"{name}{suffixes[kind]}" for name, kind in kinds.items()}
+    asked = {name for query in queries for name in re.findall(r"lancekeep_\w+", query)}
+    assert asked == known
+    reads = {
+        name for query in queries for names in re.findall(r'operation=~"([^"]+)"', query) for name in names.split("|")
+    }
+    assert reads <= {route.operation for route in ROUTES}
+    outcomes = {name for query in queries for name in re.findall(r'outcome="(\w+)"', query)}
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "server.md").read_text()))
+    assert outcomes <= documented
+
+
 def expanded(value: str, environment: Mapping[str, str]) -> str:
     """Expand variables as compose does, as far as the example uses them."""
     found = re.sub(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}", lambda each: environment.get(each[1], each[2] or ""), value)
@@ -78,7 +117,7 @@ def server(command: list[str], environment: dict[str, str]) -> Iterator[str]:
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as one:
         try:
             assert one.stderr is not None
-            port = json.loads(one.stderr.readline())["url"].rpartition(":")[2]
+            port = next(fields["url"] for fields in map(json.loads, one.stderr) if "url" in fields).rpartition(":")[2]
             yield f"http://127.0.0.1:{port}"
         finally:
             one.terminate()
