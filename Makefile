@@ -13,6 +13,8 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export SPARK_SUBMIT_OPTS := -XX:SharedArchiveFile=$(CURDIR)/$(VENV)/spark.jsa -Xlog:disable
 # Keep bytecode: the tests start hundreds of processes, and each would compile Lancekeep.
 export PYTHONDONTWRITEBYTECODE :=
+# Nothing here computes with matrices. numpy would start a thread per core in each process, which takes 0.1 s of CPU.
+export OPENBLAS_NUM_THREADS := 1
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
