@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -160,6 +161,7 @@ class Due:
         excluded: The fragments that the compaction leaves alone.
         refresh: The indexes that lack rows.
         clean_up: Whether versions are to be removed.
+        expired: How many versions may be removed now.
         again: After how many seconds versions will be due, without another commit; None if never.
     """
 
@@ -167,6 +169,7 @@ class Due:
     excluded: tuple[int, ...] = ()
     refresh: tuple[str, ...] = ()
     clean_up: bool = False
+    expired: int = 0
     again: float | None = None
 
 
@@ -174,8 +177,9 @@ def due(facts: TableFacts, policy: AutomaticPolicy) -> Due:
     """Return what is due for a table now."""
     compact, excluded = _compaction(facts.fragments, policy)
     clean_up, again = _clean_up(facts.ages, policy)
+    expired = _expired(facts.ages, policy)
     refresh = tuple(index.name for index in facts.indexes if _lags(index, policy))
-    return Due(compact=compact, excluded=excluded, refresh=refresh, clean_up=clean_up, again=again)
+    return Due(compact=compact, excluded=excluded, refresh=refresh, clean_up=clean_up, expired=expired, again=again)
 
 
 def _compaction(fragments: Sequence[FragmentFacts], policy: AutomaticPolicy) -> tuple[int | None, tuple[int, ...]]:
@@ -222,6 +226,13 @@ def _clean_up(ages: Sequence[float], policy: AutomaticPolicy) -> tuple[bool, flo
         return False, None
     waits = policy.older_than - min(ages[: worth + 1])  # the age of the successor decides about a version
     return (True, None) if waits <= 0 else (False, waits)
+
+
+def _expired(ages: Sequence[float], policy: AutomaticPolicy) -> int:
+    """Return how many versions a clean-up removes at most; tags and branches keep some."""
+    beyond = max(0, len(ages) - policy.keep)
+    pairs = enumerate(pairwise(ages[: beyond + 1]))
+    return next((at for at, pair in pairs if min(pair) < policy.older_than), beyond)
 
 
 def listed_after(versions: int) -> int:

@@ -186,6 +186,21 @@ def test_versions_that_expire_during_a_clean_up_are_removed_without_new_commits(
     assert len(ids(stored(lake.catalog, "ml.t"))) == 81
 
 
+def test_what_is_behind_is_shown(lake: Maintained, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.catalog.alter_table("ml.t", AT_ONCE)
+    lake.append("ml.t", 40)
+    with monkeypatch.context() as broken:
+        broken.setattr(Cleanup, "run", lambda cleanup, dry_run: 1 // 0)
+        lake.run("ml.t")
+    assert lake.maintenance.expired() == 40
+    lake.now += 5
+    assert lake.maintenance.since() == {"compact": 5}
+    lake.run("ml.t")
+    assert lake.maintenance.expired() == 0
+    lake.now += 3
+    assert lake.maintenance.since()["clean up"] == 3
+
+
 def test_an_orphan_and_a_foreign_file_stay(lake: Maintained) -> None:
     catalog = lake.catalog
     directory = Path(catalog.describe_table("ml.t").uri.removeprefix("file://"))
@@ -398,7 +413,7 @@ def test_a_table_that_cannot_be_cleaned_rests_while_others_are_cleaned(
 def test_few_of_the_idle_tables_are_remembered(lake: Maintained, monkeypatch: pytest.MonkeyPatch) -> None:
     rests = list[float]()
     monkeypatch.setattr(lake.maintenance, "_rest", rests.append)
-    monkeypatch.setattr(lake.maintenance, "_examined", lambda table, state: state.listed(0, None))
+    monkeypatch.setattr(lake.maintenance, "_examined", lambda table, state: state.listed(0, 0, None))
     monkeypatch.setattr("lancekeep.application.upkeep.automatic_maintenance._MOST_STATES", 100)
     monkeypatch.setattr("lancekeep.application.upkeep.automatic_maintenance._SLICE", 1e-12)
     for number in range(1000):

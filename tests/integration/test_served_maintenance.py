@@ -35,7 +35,10 @@ def test_a_server_maintains_the_tables_of_its_callers(tmp_path: Path, given: tup
                     catalog.write("t", pa.table({"id": [appended]}), "append")
                     appended += 1
                     assert appended < MOST_APPENDS
-            assert ("lancekeep_maintenance_actions_total{" in _metrics(found[0])) is not bool(given)
+            metrics = _metrics(found[0])
+            for name in ("actions_total{", 'last_done_timestamp_seconds{action="compact"}'):
+                assert (f"lancekeep_maintenance_{name}" in metrics) is not bool(given)
+            assert "lancekeep_maintenance_expired_versions 0.0" in metrics
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait() in (0, -signal.SIGTERM)

@@ -120,6 +120,22 @@ def test_versions_are_removed_if_many_are_old(ages: list[float], clean_up: bool,
     assert (found.clean_up, found.again) == (clean_up, again)
 
 
+@pytest.mark.parametrize(
+    ("ages", "expired"),
+    [
+        ([], 0),
+        ([1000] * 10, 0),
+        ([1000] * 34, 24),
+        ([100] * 3 + [99] * 20, 2),  # the successor of the third is young
+        ([100, 99, *[100] * 20], 0),
+        ([1000] * 26 + [30] * 10, 25),
+        ([1000] * 5 + [30] * 5, 0),
+    ],
+)
+def test_versions_have_expired_if_their_successors_are_old(ages: list[float], expired: int) -> None:
+    assert due(TableFacts(ages=ages), POLICY).expired == expired
+
+
 def test_versions_are_listed_before_a_fifth_of_them_is_new() -> None:
     """So a table of many versions is not listed for each few of its commits."""
     for versions in (0, 10, 100, 1000, 100_000):

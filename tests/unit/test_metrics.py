@@ -32,6 +32,13 @@ def test_metrics_of_processes_are_added() -> None:
     assert lines(text(both)) == lines(generate_latest(process(7, 3)))
 
 
+def test_the_latest_time_of_processes_is_shown() -> None:
+    registries = CollectorRegistry(), CollectorRegistry()
+    for registry, at in zip(registries, (5.0, 3.0), strict=True):
+        Gauge("last_timestamp_seconds", "Last.", registry=registry).set(at)
+    assert lines(text(total(map(snapshot, registries)))) == lines(generate_latest(registries[0]))
+
+
 def test_ended_process_counts_and_is_not_running() -> None:
     both = total((counted(snapshot(process(3, 2))), snapshot(process(4, 1))))
     assert lines(text(both)) == lines(generate_latest(process(7, 1)))

@@ -102,6 +102,7 @@ class _State:
         unlisted: The commits since its versions were listed.
         list_after: The commits after which its versions are listed again.
         newest: The time of the newest version by the storage, and when it was seen first.
+        expired: The versions that could be removed when they were listed.
         ages_due: When versions are due without another commit.
         not_before: When the table is examined again at the earliest.
         idle: The actions in a row that failed or had no effect.
@@ -111,6 +112,7 @@ class _State:
     commits: int = SMALL_FRAGMENTS
     unlisted: int = 0
     list_after: int = 0
+    expired: int = 0
     newest: tuple[datetime, float] | None = None
     ages_due: float | None = None
     not_before: float = 0.0
@@ -143,16 +145,17 @@ class _State:
             self.newest = newest, now
         return now - self.newest[1]
 
-    def listed(self, versions: int, ages_due: float | None) -> None:
-        """Note how many versions were listed, and when some of them are due."""
-        self.unlisted, self.list_after, self.ages_due = 0, listed_after(versions), ages_due
+    def listed(self, versions: int, expired: int, ages_due: float | None) -> None:
+        """Note how many versions were listed and have expired, and when more of them are due."""
+        self.unlisted, self.list_after = 0, listed_after(versions)
+        self.expired, self.ages_due = expired, ages_due
 
     def succeed(self, kind: str) -> None:
         """Examine the table again after an action that had an effect: more may be due without another commit."""
         self.idle = 0
         self.commits = SMALL_FRAGMENTS
         if kind == CLEAN_UP:  # versions have become older since it listed them
-            self.list_after = 0
+            self.list_after = self.expired = 0
 
     def pause(self, now: float) -> None:
         """Examine the table again after a pause, which grows."""
@@ -220,6 +223,16 @@ class AutomaticMaintenance:
         self._thread: Thread | None = None
         self.actions = Counter[tuple[str, bool]]()
         """The actions of this process, by kind and whether they failed."""
+        self._last: dict[str, float] = {}
+
+    def expired(self) -> int:
+        """Return how many versions could be removed when their tables were last examined."""
+        return sum(state.expired for state in list(self._states.values()))
+
+    def since(self) -> dict[str, float]:
+        """Return for how many seconds no action of a kind has had an effect, by kind."""
+        now = self._clock()
+        return {kind: now - at for kind, at in dict(self._last).items()}
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
@@ -345,7 +358,7 @@ class AutomaticMaintenance:
         spared = protector(view, object_id) is not None or is_left_to_storage or permits_lsm(table.properties)
         policy = policy_of(view.properties, table.properties, is_spared=spared)
         if policy is None:
-            state.listed(0, None)
+            state.listed(0, 0, None)
             return None
         root = self._places.dataset_root(table)
         commits = self._ledger.commits
@@ -362,7 +375,7 @@ class AutomaticMaintenance:
             facts = _facts(version, ages, str(object_id))
         wanted = due(facts, policy)
         if ages:
-            state.listed(len(ages), None if wanted.again is None else now + wanted.again)
+            state.listed(len(ages), wanted.expired, None if wanted.again is None else now + wanted.again)
         return table, policy, wanted
 
     def _ages(self, root: DatasetRoot, state: _State) -> Sequence[float]:
@@ -509,6 +522,7 @@ class AutomaticMaintenance:
         else:
             if detail:
                 self.actions[kind, False] += 1
+                self._last[kind] = self._clock()
                 _LOG.info("Automatic maintenance of %s: %s: %s", names, kind, detail)
         for table, state in some:
             if detail and str(table.id) not in kept:

@@ -97,7 +97,7 @@ def create_app(
     if isinstance(namespace, CatalogNamespace):
         own = directory_of(namespace.catalog)
         telemetry.count_conflicts(lambda: own.commits.conflicts.last_hour().count)
-        telemetry.count_maintenance(own.automatic.actions)
+        telemetry.count_maintenance(own.automatic)
     health = Health(namespace, audit)
     router = Router((*ROUTES, *EXTENSIONS, *GET_ROUTES, *LEGACY_ROUTES))
     conditional = Conditional(namespace, decisions or (object if around else lambda: None))

@@ -11,6 +11,9 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 _MOMENT: Final = "_created"
 """The suffix of samples that say when a process began to count."""
 
+_TIME: Final = "_timestamp_seconds"
+"""The suffix of metrics that are times."""
+
 _Labels = tuple[tuple[str, str], ...]
 
 
@@ -50,13 +53,14 @@ def snapshot(registry: CollectorRegistry) -> Snapshot:
 
 
 def total(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """Return the sums of the metrics of several processes."""
+    """Return the sums of the metrics of several processes; of times, the latest."""
     sums: Snapshot = {}
     for each in snapshots:
         for name, family in each.items():
             samples = sums.setdefault(name, Family(family.documentation, family.kind)).samples
             for key, value in family.samples.items():
-                samples[key] = samples.get(key, 0.0) + value
+                known = samples.get(key, 0.0)
+                samples[key] = max(known, value) if name.endswith(_TIME) else known + value
     return sums
 
 

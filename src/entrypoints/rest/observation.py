@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from lance_namespace.errors import ErrorCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lancekeep.adapters.rest.routes import READS, Route, Router
+from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintenance
 from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome, reason_of
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
 from lancekeep.entrypoints.rest.logs import log_of
@@ -73,9 +74,9 @@ class Telemetry:
         )
         gauge.set_function(last_hour)
 
-    def count_maintenance(self, actions: Mapping[tuple[str, bool], int]) -> None:
-        """Show the actions of automatic maintenance, by kind and whether they failed."""
-        self.registry.register(_Maintenance(actions))
+    def count_maintenance(self, maintenance: AutomaticMaintenance) -> None:
+        """Show the actions of automatic maintenance, and the expired versions."""
+        self.registry.register(_Maintenance(maintenance))
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the text format of Prometheus."""
@@ -132,21 +133,35 @@ class Telemetry:
 
 
 class _Maintenance(Collector):
-    """Collects the actions of automatic maintenance."""
+    """Collects the state of automatic maintenance."""
 
-    def __init__(self, actions: Mapping[tuple[str, bool], int]) -> None:
-        self._actions = actions
+    def __init__(self, maintenance: AutomaticMaintenance) -> None:
+        self._maintenance = maintenance
 
     def collect(self) -> Iterator[Metric]:
-        """Return the present counts."""
+        """Return the present values."""
         family = CounterMetricFamily(
             "lancekeep_maintenance_actions",
             "Actions of automatic maintenance by kind and outcome.",
             labels=("action", "outcome"),
         )
-        for (action, failed), count in dict(self._actions).items():
+        for (action, failed), count in dict(self._maintenance.actions).items():
             family.add_metric((action, "failed" if failed else "done"), count)
         yield family
+        yield GaugeMetricFamily(
+            "lancekeep_maintenance_expired_versions",
+            "Versions that automatic maintenance could remove when it last examined their tables.",
+            self._maintenance.expired(),
+        )
+        last = GaugeMetricFamily(
+            "lancekeep_maintenance_last_done_timestamp_seconds",
+            "When the last action of automatic maintenance had an effect.",
+            labels=("action",),
+        )
+        now = time.time()
+        for action, seconds in self._maintenance.since().items():
+            last.add_metric((action,), now - seconds)
+        yield last
 
 
 class Observation:
