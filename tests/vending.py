@@ -39,6 +39,16 @@ principals = ["key:writer"]
 role = "read"
 on = ""
 principals = ["key:auditor"]
+
+[[grants]]
+rights = ["describe", "append", "create"]
+on = "a"
+principals = ["key:collector", "key:changer"]
+
+[[grants]]
+rights = ["read", "change", "schema", "index", "tag", "branch", "restore"]
+on = "a"
+principals = ["key:changer"]
 """
 
 
@@ -52,7 +62,7 @@ class Lake:
         self.catalog.create_namespace("a")
         self.catalog.write("a.t", pa.table({"id": [1]}))
         keys = KeyFile(folder / "keys.json")
-        self.keys = {name: keys.create(name)[1] for name in ("reader", "writer", "auditor")}
+        self.keys = {name: keys.create(name)[1] for name in ("reader", "writer", "auditor", "collector", "changer")}
         (folder / "policy.toml").write_text(POLICY)
         settings = ServerSettings(
             log_level="error",

@@ -1,34 +1,28 @@
 """Authorization: who may do what with which object, decided by a policy.
 
-Grants only add permissions. A grant covers an object and everything below it, and a role includes the weaker ones.
+Grants only add permissions. A grant covers an object and everything below it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum, StrEnum
 
 import attrs
 
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import ROLES, Permission, Right
 
 EVERYONE = "*"
 """The principal in a grant that stands for every authenticated principal."""
 
 
 class Action(IntEnum):
-    """What an operation does with an object.
-
-    The role of the same name permits it and the weaker actions.
-    """
+    """What the holder of credentials may do with the objects of a table."""
 
     READ = 1
     WRITE = 2
-    ADMIN = 3
-
-    @property
-    def role(self) -> str:
-        """The name of the weakest role that permits the action."""
-        return self.name.lower()
+    DELETE = 3
 
 
 class Decision(StrEnum):
@@ -36,7 +30,7 @@ class Decision(StrEnum):
 
     ALLOWED = "allowed"
     DENIED = "denied"
-    """The principal may read the object, but not do this with it."""
+    """The principal has another right on the object."""
     HIDDEN = "hidden"
     """The principal must not learn whether the object exists."""
 
@@ -57,19 +51,33 @@ class Principal:
 
 @attrs.frozen
 class Grant:
-    """A role on a subtree for principals and groups.
+    """Rights on a subtree for principals and groups.
 
     Attributes:
-        role: The strongest action that the grant permits.
+        rights: The rights, with those that they include, and the names of single operations.
         subtree: The object that the grant covers, with everything below it; the root for the whole catalog.
         principals: The names of principals; `EVERYONE` for all principals.
         groups: The names of groups.
+        number: The position of the grant in its file, from 1.
     """
 
-    role: Action
+    rights: frozenset[str]
     subtree: ObjectId
     principals: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
+    number: int = 0
+
+    @property
+    def role(self) -> str | None:
+        """The role that has exactly these rights; None if there is none."""
+        return next((name for name, rights in ROLES.items() if rights == self.rights), None)
+
+    @property
+    def title(self) -> str:
+        """The name of the role, or the names of the rights and operations."""
+        rights = [each for each in Right if each in self.rights and each is not Right.CONNECT]
+        operations = sorted(self.rights.difference(Right))
+        return f"role {self.role}" if self.role else ", ".join((*rights, *operations)) or str(Right.CONNECT)
 
     def names(self, principal: Principal) -> bool:
         """Return whether the grant is for a principal."""
@@ -86,48 +94,57 @@ class Policy:
         """Return what all decisions follow from."""
         return self
 
-    def deciding(self, principal: Principal, object_id: ObjectId) -> list[Grant]:
-        """Return the grants on an object for a principal, the strongest first."""
-        found = [each for each in self.grants if _covers(each.subtree, object_id) and each.names(principal)]
-        return sorted(found, key=lambda grant: -grant.role)
+    def covering(self, principal: Principal, object_id: ObjectId, *, below: bool = False) -> list[Grant]:
+        """Return the grants on an object for a principal.
 
-    def role(self, principal: Principal, object_id: ObjectId) -> Action | None:
-        """Return the strongest role of a principal on an object; None if it has none."""
-        found = (each.role for each in self.grants if _covers(each.subtree, object_id) and each.names(principal))
-        return max(found, default=None)
+        Args:
+            principal: The principal.
+            object_id: The object.
+            below: Whether grants on objects below it count, too.
+        """
+        return [
+            each
+            for each in self.grants
+            if (_covers(each.subtree, object_id) or (below and _covers(object_id, each.subtree)))
+            and each.names(principal)
+        ]
+
+    def rights(self, principal: Principal, object_id: ObjectId) -> frozenset[str]:
+        """Return the rights of a principal on an object, and its single operations."""
+        return frozenset[str]().union(*(each.rights for each in self.covering(principal, object_id)))
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
-        """Return whether a listing shows an object.
+        """Return whether a principal has a right on an object, or on an object below it."""
+        return bool(self.covering(principal, object_id, below=True))
 
-        A listing shows the object if the principal has a role on the object, or on an object below it.
-        """
-        return any(
-            (_covers(each.subtree, object_id) or _covers(object_id, each.subtree)) and each.names(principal)
-            for each in self.grants
-        )
+    def subtrees(self, principal: Principal, object_id: ObjectId, required: Collection[Permission]) -> list[ObjectId]:
+        """Return the objects in an object on which some permissions hold.
 
-    def subtrees(self, principal: Principal, object_id: ObjectId) -> list[ObjectId]:
-        """Return what of an object is permitted: itself, or subtrees below it.
+        These are the object itself, or subtrees below it.
 
         None covers another; they are sorted by their names.
         """
-        permitted = {
-            max(each.subtree, object_id, key=lambda one: len(one.names))
-            for each in self.grants
-            if (_covers(each.subtree, object_id) or _covers(object_id, each.subtree)) and each.names(principal)
-        }
+        given: dict[ObjectId, frozenset[str]] = {}
+        for each in self.covering(principal, object_id, below=True):
+            subtree = max(each.subtree, object_id, key=lambda one: len(one.names))
+            given[subtree] = given.get(subtree, frozenset()) | each.rights
         found: list[ObjectId] = []
-        for subtree in sorted(permitted, key=lambda one: one.names):
-            if not found or not _covers(found[-1], subtree):
+        above: list[tuple[ObjectId, frozenset[str]]] = []
+        for subtree in sorted(given, key=lambda one: one.names):  # each object precedes what is below it
+            while above and not _covers(above[-1][0], subtree):
+                above.pop()
+            rights = given[subtree] | (above[-1][1] if above else frozenset())
+            above.append((subtree, rights))
+            if (not found or not _covers(found[-1], subtree)) and all(each.is_in(rights) for each in required):
                 found.append(subtree)
         return found
 
-    def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
-        """Return whether a principal may do something with an object."""
-        role = self.role(principal, object_id)
-        if role is None:
+    def decide(self, principal: Principal, permission: Permission, object_id: ObjectId) -> Decision:
+        """Return whether a principal has a permission on an object."""
+        rights = self.rights(principal, object_id)
+        if not rights:
             return Decision.HIDDEN
-        return Decision.ALLOWED if role >= action else Decision.DENIED
+        return Decision.ALLOWED if permission.is_in(rights) else Decision.DENIED
 
 
 def _covers(subtree: ObjectId, object_id: ObjectId) -> bool:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from lancekeep.domain.authorization import Action, Principal
+from lancekeep.domain.authorization import Principal
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.rights import Right
 
 
 class Hidden(Exception):
     """Why an object looks absent: the cause of the error that the caller sees."""
 
-    def __init__(self, principal: Principal | None, action: Action, object_id: ObjectId) -> None:
+    def __init__(self, principal: Principal | None, right: Right, object_id: ObjectId) -> None:
         name = "a caller without a name" if principal is None else principal.name
-        super().__init__(f"{name} has no role on {object_id or 'the catalog'}; {action.role} is needed")
+        super().__init__(f"{name} has no right on {object_id or 'the catalog'}; {right} is needed")
 
 
 CHUNK = 100

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Protocol
 
-from lancekeep.domain.authorization import Action, Decision, Principal
+from lancekeep.domain.authorization import Decision, Principal
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import Permission
 
 
 class Authorizer(Protocol):
@@ -15,8 +16,9 @@ class Authorizer(Protocol):
     Every adapter keeps these invariants:
 
     - **Default deny**: a principal without a grant has no access to any object.
-    - **Subtrees**: access to an object includes everything below it.
-    - **Order**: a principal that may do an action may do the weaker actions, too.
+    - **Subtrees**: a right on an object holds for everything below it.
+    - **Agreement**: ``decide`` answers `Decision.ALLOWED` if ``rights`` contains the permission, and
+      `Decision.HIDDEN` if ``rights`` is empty.
     - **Hiding**: if ``decide`` answers `Decision.HIDDEN` and no object below is permitted, ``sees`` is False.
 
     Instances may be shared between threads. The methods are called several times per request, so they send no
@@ -29,20 +31,24 @@ class Authorizer(Protocol):
         While it is the same object, no decision changes.
         """
 
-    def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
-        """Return whether a principal may do something with an object.
+    def decide(self, principal: Principal, permission: Permission, object_id: ObjectId) -> Decision:
+        """Return whether a principal has a permission on an object.
 
         The object need not exist.
         """
 
+    def rights(self, principal: Principal, object_id: ObjectId) -> Set[str]:
+        """Return the rights of a principal on an object, and its single operations."""
+
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
-        """Return whether a listing shows an object.
+        """Return whether a principal has a right on an object, or on an object below it."""
 
-        A listing shows the object if the object, or an object below it, is permitted.
-        """
+    def subtrees(
+        self, principal: Principal, object_id: ObjectId, required: Collection[Permission]
+    ) -> Sequence[ObjectId]:
+        """Return the objects in an object on which some permissions hold.
 
-    def subtrees(self, principal: Principal, object_id: ObjectId) -> Sequence[ObjectId]:
-        """Return what of an object is permitted: itself, or subtrees below it.
+        These are the object itself, or subtrees below it.
 
         Returns:
             Subtrees none of which covers another. Listings below the object show names in them or above them alone.

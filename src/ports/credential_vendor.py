@@ -14,7 +14,7 @@ class CredentialVendor(Protocol):
     Every adapter keeps these invariants:
 
     - **Scope**: the credentials reach objects below the location, and read objects below the sources, alone. Below the
-      location, `Action.READ` permits reading, `Action.WRITE` also writing, `Action.ADMIN` also deleting.
+      location, `Action.READ` permits reading, `Action.WRITE` also writing, `Action.DELETE` also deleting.
     - **Expiry**: the answer states when the credentials expire, and they stay valid for some minutes at least.
 
     Instances may be shared between threads. No message, log or representation contains a credential.

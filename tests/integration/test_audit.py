@@ -104,6 +104,7 @@ def test_a_line_says_who_did_what_and_what_came_of_it(site: Site) -> None:
         "operation": "UpdateTable",
         "object": ["ml", "t"],
         "decision": "allowed",
+        "rights": ["change", "read"],
         "status": 200,
         "version": answer.json()["version"],
         "transaction_id": answer.json()["transaction_id"],
@@ -113,8 +114,8 @@ def test_a_line_says_who_did_what_and_what_came_of_it(site: Site) -> None:
 @pytest.mark.parametrize(
     ("who", "path", "decision", "status", "reason"),
     [
-        ("bob", "/v1/table/ml$t/drop", "refused", 403, "key:bob needs the role admin on ml.t"),
-        ("bob", "/v1/table/secret$t/describe", "refused", 404, "key:bob has no role on secret.t; read is needed"),
+        ("bob", "/v1/table/ml$t/drop", "refused", 403, "key:bob needs the right drop (role admin) on ml.t"),
+        ("bob", "/v1/table/secret$t/describe", "refused", 404, "key:bob has no right on secret.t; describe is needed"),
         ("bob", "/v1/table/ml$none/describe", "allowed", 404, "does not exist"),
         ("lk_0", "/v1/table/ml$t/describe", "unauthenticated", 401, "The credential is not valid"),
         ("bob", "/v1/table/ml$t/describe?with_table_uri=maybe", "invalid", 400, "Invalid input"),
@@ -146,7 +147,7 @@ def test_a_batch_names_its_members_and_what_was_refused(site: Site) -> None:
     assert allowed["others"] == [["ml", "none"], ["ml", "t"]]
     assert [(*each["object"], each["status"]) for each in allowed["failures"]] == [("ml", "none", 404), ("a\0b", 400)]
     assert (refused["decision"], refused["status"]) == ("refused", 200)
-    reason = "key:bob has no role on secret.t; read is needed"
+    reason = "key:bob has no right on secret.t; describe is needed"
     assert refused["failures"] == [{"object": ["secret", "t"], "status": 404, "reason": reason}]
 
 
@@ -165,7 +166,7 @@ def test_hidden_tables_of_the_page_are_refused(site: Site) -> None:
         ("page /t/{id}", "key:bob", "refused"),
     ]
     assert site.lines()[-1]["object"] == ["secret", "t"]
-    assert site.lines()[-1]["reason"] == "key:bob has no role on secret.t; read is needed"
+    assert site.lines()[-1]["reason"] == "key:bob has no right on secret.t; read is needed"
 
 
 def test_changes_of_keys_and_grants_have_lines(site: Site) -> None:
@@ -181,7 +182,7 @@ def test_changes_of_keys_and_grants_have_lines(site: Site) -> None:
         ("policy.toml", "read"),
         ("keys.json", "read"),
     ]
-    assert "choose read, write, admin" in reloads[0]["reason"]
+    assert "choose read, write, admin, or give rights" in reloads[0]["reason"]
 
 
 def test_lines_hold_no_credential_and_no_row(site: Site) -> None:

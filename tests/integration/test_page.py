@@ -21,10 +21,11 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from lancekeep import Catalog, StoreUnavailable, connect
-from lancekeep.domain.authorization import Action, Grant, Policy, Principal
+from lancekeep.domain.authorization import Grant, Policy, Principal
 from lancekeep.domain.catalog import ManifestStoreGuarantees
 from lancekeep.domain.errors import NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import ROLES
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.page.app import SEARCHES, THREADS, Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Listing
@@ -55,8 +56,8 @@ def page(catalog: Catalog) -> TestClient:
     return TestClient(Page(catalog))
 
 
-def granted(subtree: str, role: Action = Action.READ) -> Access:
-    return Access(ADA, Policy((Grant(role, ObjectId.of(subtree), frozenset({ADA.name})),)))
+def granted(subtree: str) -> Access:
+    return Access(ADA, Policy((Grant(ROLES["read"], ObjectId.of(subtree), frozenset({ADA.name})),)))
 
 
 def test_catalog_lists_namespaces_and_tables(page: TestClient) -> None:
@@ -139,7 +140,7 @@ def test_listing_of_a_narrow_principal_has_full_pages(tmp_path: Path) -> None:
     with connect(str(tmp_path)) as catalog:
         for at in range(6):
             catalog.declare_table(f"t{at}")
-        grants = tuple(Grant(Action.READ, ObjectId.of(f"t{at}"), frozenset({ADA.name})) for at in (1, 3, 5))
+        grants = tuple(Grant(ROLES["read"], ObjectId.of(f"t{at}"), frozenset({ADA.name})) for at in (1, 3, 5))
         listing = Listing(catalog, Access(ADA, Policy(grants)))
         assert listing.tables(ObjectId(), None, 2) == (["t1", "t3"], "t3")
         assert listing.tables(ObjectId(), "t3", 2) == (["t5"], None)
@@ -259,8 +260,8 @@ def test_searches_leave_threads_to_other_pages(catalog: Catalog, monkeypatch: py
 def test_principals_that_read_the_whole_catalog_share_the_names(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Grant(Action.READ, ObjectId(), frozenset({"key:ada", "key:bob"}))
-    page = Page(catalog, Policy((whole, Grant(Action.READ, ObjectId.of("ml"), frozenset({"key:eve"})))))
+    whole = Grant(ROLES["read"], ObjectId(), frozenset({"key:ada", "key:bob"}))
+    page = Page(catalog, Policy((whole, Grant(ROLES["read"], ObjectId.of("ml"), frozenset({"key:eve"})))))
     reads, read = list[Listing](), Listing.all_tables
 
     def counted(listing: Listing) -> Iterator[ObjectId]:

@@ -27,12 +27,13 @@ import lancekeep
 from lancekeep import Catalog, DirectoryNamespace, connect
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.conflict_count import ConflictCount, Conflicts
-from lancekeep.domain.authorization import Action, Grant, Policy, Principal
+from lancekeep.domain.authorization import Grant, Policy, Principal
 from lancekeep.domain.commit import Conflict
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import DataFile, DeletionFile, Fragment
 from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.domain.rights import ROLES
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.cli import lancekeep as cli
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
@@ -86,7 +87,7 @@ def page(catalog: Catalog) -> TestClient:
 
 def narrow(catalog: Catalog, *subtrees: str) -> TestClient:
     """Return the page as a principal sees it that may read some subtrees."""
-    grants = tuple(Grant(Action.READ, ObjectId.of(each), frozenset({ADA.name})) for each in subtrees)
+    grants = tuple(Grant(ROLES["read"], ObjectId.of(each), frozenset({ADA.name})) for each in subtrees)
     served = Page(catalog, Policy(grants))
 
     async def signed_in(scope: Any, receive: Any, send: Any) -> None:

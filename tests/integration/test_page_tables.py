@@ -18,10 +18,11 @@ from starlette.testclient import TestClient
 
 from lancekeep import Catalog, connect
 from lancekeep.adapters.object_stores.local import LocalObjectStore
-from lancekeep.domain.authorization import Action, Grant, Policy, Principal
+from lancekeep.domain.authorization import Grant, Policy, Principal
 from lancekeep.domain.errors import TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.rights import ROLES
 from lancekeep.entrypoints.page import rows as page_rows
 from lancekeep.entrypoints.page.app import Page
 from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog
@@ -503,7 +504,7 @@ def test_compare_marks_what_differs(catalog: Catalog, page: TestClient) -> None:
 
 def test_no_view_shows_a_table_of_another_subtree(catalog: Catalog) -> None:
     ada = Principal("key:ada")
-    access = Access(ada, Policy((Grant(Action.READ, ObjectId.of("ml"), frozenset({ada.name})),)))
+    access = Access(ada, Policy((Grant(ROLES["read"], ObjectId.of("ml"), frozenset({ada.name})),)))
     authorized: Any = AuthorizedCatalog(catalog, access)
     assert table.build(authorized, ObjectId.of("ml.t"), {"filter": "id > 40"}).rows is not None
     assert history.build(authorized, ObjectId.of("ml.t"), {}).versions

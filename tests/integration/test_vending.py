@@ -44,7 +44,7 @@ OBJECT = "arn:aws:s3:::lake/"
     [
         (Action.READ, {"s3:GetObject"}),
         (Action.WRITE, {"s3:GetObject", "s3:PutObject"}),
-        (Action.ADMIN, {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}),
+        (Action.DELETE, {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}),
     ],
 )
 def test_a_session_policy_permits_one_table_and_one_role(action: Action, permitted: set[str]) -> None:
@@ -133,6 +133,28 @@ def test_a_server_vends_credentials_by_role(lake: Lake) -> None:
                 assert len(tokens - {None}) == (2 if wanted is None else 0)  # each table has its own
         answer = client.post("/v1/table/a$new/declare", headers={"x-api-key": lake.keys["writer"]}, json={})
         assert answer.json()["storage_options"]["aws_session_token"]
+
+
+def test_a_caller_that_may_append_gets_no_credentials_to_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that write objects could overwrite them, so only the right commit has them."""
+    enforcing = Enforcing(monkeypatch)
+    inside = f"arn:aws:s3:::{lake.catalog.root_uri.removeprefix('s3://')}/a$t/data/x"
+    with TestClient(lake.app) as client:
+
+        def asked(who: str, path: str, body: dict[str, Any]) -> Any:
+            return client.post(path, headers={"x-api-key": lake.keys[who]}, json=body)
+
+        for path in ("a$t/describe", "a$new/declare"):
+            answer = asked("collector", f"/v1/table/{path}", {})
+            assert (answer.status_code, answer.json().get("storage_options")) == (200, None), answer.text
+        refused = asked("collector", "/v1/table/a$more/declare", {"vend_credentials": True})
+        assert (refused.status_code, "needs the right read" in refused.text) == (403, True)
+        assert not lake.catalog.table_exists("a.more")
+        options = asked("changer", "/v1/table/a$t/describe", {}).json()["storage_options"]
+        policy = enforcing.policies[options["aws_access_key_id"]]
+        actions = {action for statement in policy["Statement"] for action in statement["Action"]}
+        assert not any(permits(policy, action, inside) for action in ("s3:PutObject", "s3:DeleteObject"))
+        assert "s3:GetObject" in actions
 
 
 def test_credentials_reach_the_source_of_a_clone_only_for_its_readers(

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lancekeep.domain.authorization import EVERYONE, Action, Grant, Policy, Principal
+from lancekeep.domain.authorization import EVERYONE, Grant, Policy, Principal
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import ROLES, Permission, Right
 from lancekeep.entrypoints.permitted import CHUNK, PermittedNames
 
 ADA = Principal("key:ada")
+LIST = (Permission(Right.LIST),)
 NAME = st.text("ab!#~\ud7ff\ue000\U0010ffff", min_size=1, max_size=3)
 KEY = st.lists(NAME, min_size=1, max_size=3).map(tuple).map(ObjectId)
 
@@ -49,14 +51,14 @@ def pages(permitted: PermittedNames, listing: Listing, limit: int | None) -> lis
 def test_pages_hold_what_a_filter_of_the_listing_shows(
     tables: set[ObjectId], granted: set[ObjectId], limit: int | None
 ) -> None:
-    policy = Policy(tuple(Grant(Action.READ, each, frozenset({EVERYONE})) for each in granted))
+    policy = Policy(tuple(Grant(ROLES["read"], each, frozenset({EVERYONE})) for each in granted))
     keys = [each.key for each in tables]
-    permitted = PermittedNames.of_all(policy.subtrees(ADA, ObjectId()))
-    visible = sorted(each.key for each in tables if policy.role(ADA, each))
+    permitted = PermittedNames.of_all(policy.subtrees(ADA, ObjectId(), LIST))
+    visible = sorted(each.key for each in tables if policy.rights(ADA, each))
     assert pages(permitted, Listing(keys), limit) == visible
 
     names = sorted({each.names[0] for each in tables})
-    permitted = PermittedNames.of_children(ObjectId(), policy.subtrees(ADA, ObjectId()))
+    permitted = PermittedNames.of_children(ObjectId(), policy.subtrees(ADA, ObjectId(), LIST))
     shown = [name for name in names if policy.sees(ADA, ObjectId((name,)))]
     assert pages(permitted, Listing(names), limit) == shown
 

@@ -7,26 +7,31 @@ A file has any number of grants::
     on = "ml.features"               # an object and everything below it; "" is the whole catalog
     principals = ["key:ada"]         # "*" is every authenticated principal
     groups = ["engineers"]
+
+    [[grants]]
+    rights = ["describe", "append", "CreateTableTag"]  # rights, and single operations, in place of a role
+    on = "ml.events"
+    groups = ["collectors"]
 """
 
 from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from lancekeep.domain.authorization import Action, Decision, Grant, Policy, Principal
+from lancekeep.domain.authorization import Decision, Grant, Policy, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import ROLES, Permission, granted
 from lancekeep.local_files import Reloaded, WatchedFile, not_reported
 
 _LOG = logging.getLogger(__name__)
 _KINDS = ("key:", "jwt:")
 """What the names of principals begin with: how they authenticate."""
-_KEYS = ("role", "on", "principals", "groups")
-_ROLES = {action.role: action for action in Action}
+_KEYS = ("role", "rights", "on", "principals", "groups")
 
 
 class PolicyFile:
@@ -61,14 +66,19 @@ class PolicyFile:
     def state(self) -> Policy:
         return self.policy
 
-    def decide(self, principal: Principal, action: Action, object_id: ObjectId) -> Decision:
-        return self.policy.decide(principal, action, object_id)
+    def decide(self, principal: Principal, permission: Permission, object_id: ObjectId) -> Decision:
+        return self.policy.decide(principal, permission, object_id)
+
+    def rights(self, principal: Principal, object_id: ObjectId) -> Set[str]:
+        return self.policy.rights(principal, object_id)
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         return self.policy.sees(principal, object_id)
 
-    def subtrees(self, principal: Principal, object_id: ObjectId) -> Sequence[ObjectId]:
-        return self.policy.subtrees(principal, object_id)
+    def subtrees(
+        self, principal: Principal, object_id: ObjectId, required: Collection[Permission]
+    ) -> Sequence[ObjectId]:
+        return self.policy.subtrees(principal, object_id, required)
 
     def _reload(self) -> None:
         try:
@@ -98,14 +108,12 @@ def read_policy(path: Path) -> Policy:
     grants = content.get("grants", [])
     if not isinstance(grants, list) or not all(isinstance(each, dict) for each in grants):
         raise InvalidInput(f"the policy {path}: write each grant as a table [[grants]]")
-    return Policy(tuple(_grant(each, f"the policy {path}, grant {at}") for at, each in enumerate(grants, 1)))
+    return Policy(tuple(_grant(each, at, f"the policy {path}, grant {at}") for at, each in enumerate(grants, 1)))
 
 
-def _grant(given: Mapping[str, Any], place: str) -> Grant:
+def _grant(given: Mapping[str, Any], number: int, place: str) -> Grant:
     _require_known(given, _KEYS, place)
-    role = given.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidInput(f"{place}: role is {role!r}; choose {', '.join(_ROLES)}")
+    rights = _rights(given, place)
     on = given.get("on")
     if not isinstance(on, str | list):
         raise InvalidInput(
@@ -124,7 +132,25 @@ def _grant(given: Mapping[str, Any], place: str) -> Grant:
         )
     if not principals and not groups:
         raise InvalidInput(f"{place} names no principal and no group; name one, or remove the grant")
-    return Grant(_ROLES[role], subtree, principals, groups)
+    return Grant(rights, subtree, principals, groups, number)
+
+
+def _rights(given: Mapping[str, Any], place: str) -> frozenset[str]:
+    """Return the rights that a grant names, by a role or one by one."""
+    role = given.get("role")
+    if "role" in given and "rights" in given:
+        raise InvalidInput(f"{place} has a role and rights; give one of them, and write a second grant for the other")
+    if "rights" not in given:
+        if not isinstance(role, str) or role not in ROLES:
+            raise InvalidInput(f"{place}: role is {role!r}; choose {', '.join(ROLES)}, or give rights")
+        return frozenset(ROLES[role])
+    names = _names(given, "rights", place)
+    if not names:
+        raise InvalidInput(f"{place}: rights is empty; name a right, or remove the grant")
+    try:
+        return granted(sorted(names))
+    except InvalidInput as error:
+        raise InvalidInput(f"{place}: {error}") from error
 
 
 def _names(given: Mapping[str, Any], key: str, place: str) -> frozenset[str]:

@@ -148,7 +148,7 @@ def session_policy(
     actions = ["s3:GetObject"]
     if action >= Action.WRITE:
         actions += ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
-    if action >= Action.ADMIN:
+    if action >= Action.DELETE:
         actions.append("s3:DeleteObject")
     read = [f"arn:{partition}:s3:::{'/'.join(_directory(source))}*" for source in sources]
     return {

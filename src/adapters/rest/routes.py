@@ -17,6 +17,8 @@ import lance_namespace as api
 from lance_namespace_urllib3_client.models.identity import Identity
 from pydantic import BaseModel
 
+from lancekeep.domain.rights import name_of
+
 GET, POST = "GET", "POST"
 
 
@@ -65,7 +67,7 @@ class Route:
     @property
     def operation_id(self) -> str:
         """The name of the operation in the specification, such as ``CreateTable``."""
-        return "".join(map(str.capitalize, self.operation.split("_")))
+        return name_of(self.operation)
 
     @functools.cached_property
     def model(self) -> type[BaseModel]:

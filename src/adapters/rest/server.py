@@ -75,6 +75,8 @@ class RestServer:
                 reply = self._ask("POST", f"{root}/exists", {}, key, b"{}")
                 if reply.status == 403:  # this caller may only list what lies below the root
                     reply = self._ask("GET", f"{root}/list", {"limit": 1}, key, None)
+                if reply.status == 403:  # this caller may list nothing, such as one that may only append
+                    reply = self._ask("POST", "/ListOperations", {}, key, b"{}")
             except _Unanswered as unanswered:
                 raise unanswered.error from None
             if reply.status in (401, 403):

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from lancekeep.adapters.authorization.policy_file import read_policy
-from lancekeep.adapters.rest.routes import EXTENSIONS, ROUTES
-from lancekeep.domain.authorization import Action, Decision, Grant, Principal
+from lancekeep.domain.authorization import Decision, Grant, Principal
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import OPERATIONS, RIGHT_OF, ROLES, Permission, Right, name_of, role_of
 from lancekeep.entrypoints.cli.command import Command
-from lancekeep.entrypoints.cli.console import print_line
+from lancekeep.entrypoints.cli.console import print_line, print_table
 from lancekeep.entrypoints.cli.options import as_json
 from lancekeep.entrypoints.cli.output import print_report
-from lancekeep.entrypoints.rest.security.permissions import CREATING, SIMPLE, Kind
+from lancekeep.entrypoints.rest.security.permissions import Kind, plain_needs
+
+_SEVERAL = ("rename_table", "undrop_table", "register_table", "create_materialized_view")
+"""The operations that need rights on two objects; batches need the rights for their members."""
+
+_FEW = 3
+"""So many rights of a question are shown; of a role, only the missing ones."""
 
 
 @click.group()
 def policy() -> None:
     """Explain what a policy decides."""
+
+
+@policy.command(cls=Command)
+@as_json
+def rights(as_json: bool) -> None:
+    """List the rights of policies, with their operations.
+
+    The list names the weakest role that has each right.
+    """
+    if as_json:
+        print_report(
+            [
+                {"right": right.value, "role": role_of(right), "operations": list(map(name_of, operations))}
+                for right, operations in OPERATIONS.items()
+            ]
+        )
+        return
+    rows = [(right, role_of(right), ", ".join(map(name_of, each))) for right, each in OPERATIONS.items()]
+    print_table("Rights", ("right", "weakest role", "operations"), rows)
 
 
 @policy.command(cls=Command)
@@ -31,59 +57,77 @@ def policy() -> None:
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group of the principal; may be repeated.")
 @as_json
 def test(file: Path, principal: str, operation: str, object_id: str, groups: tuple[str, ...], as_json: bool) -> None:
-    """Show whether PRINCIPAL may do OPERATION with OBJECT, and which grants decide.
+    """Show whether PRINCIPAL may do OPERATION with OBJECT, and what decides.
 
-    PRINCIPAL is key:NAME or jwt:SUBJECT. OPERATION is read, write or admin, or an operation such as DropTable. Without
-    OBJECT, the question is about the whole catalog. The exit code is 1 if the policy refuses. The keys of the server
-    give groups to a key, and tokens carry them: name them by --group.
+    PRINCIPAL is key:NAME or jwt:SUBJECT. OPERATION is a right, the role write or admin, or an operation such as
+    DropTable. Without OBJECT, the question is about the whole catalog. The exit code is 1 if the policy refuses. The
+    keys of the server give groups to a key, and tokens carry them: name them by --group.
     """
     who, what = Principal(principal, frozenset(groups)), ObjectId.of(object_id)
-    action, kind = _needed(operation)
+    needed, listing = _needed(operation, what)
     rules = read_policy(file)
-    grants = rules.deciding(who, what)
-    if kind is Kind.LISTING:
-        decision = Decision.ALLOWED if rules.sees(who, what) else Decision.HIDDEN
-    else:
-        decision = rules.decide(who, action, what)
+    found = rules.covering(who, what, below=listing)
+    missing = [each for each in needed if not any(each.is_in(grant.rights) for grant in found)]
+    decision = Decision.ALLOWED if not missing else Decision.DENIED if found else Decision.HIDDEN
     if as_json:
-        print_report(
-            {"decision": decision.value, "needs": action.role, "on": str(what), "grants": list(map(_document, grants))}
-        )
+        rights = [
+            {"right": each.right.value, "grants": [grant.number for grant in found if each.is_in(grant.rights)]}
+            for each in needed
+        ]
+        role = max((role_of(each.right) for each in needed), key=list(ROLES).index)
+        grants = [_document(each) for each in found]
+        print_report({"decision": decision.value, "needs": role, "rights": rights, "on": str(what), "grants": grants})
     else:
-        print_line(_explained(decision, action, who, what, grants))
-        for grant in grants:
-            print_line(f"  {grant.role.role} on {grant.subtree} for {', '.join(_document(grant)['for'])}")
-    if decision is not Decision.ALLOWED:
+        print_line(_explained(operation, who, what, missing, found))
+        for each in needed if len(needed) <= _FEW else missing:
+            numbers = [str(grant.number) for grant in found if each.is_in(grant.rights)]
+            print_line(f"  {each.right}: {'grant ' + ', '.join(numbers) if numbers else 'no grant'}")
+        for grant in found:
+            shown = _document(grant)
+            print_line(f"  grant {grant.number}: {grant.title} on {grant.subtree} for {', '.join(shown['for'])}")
+    if missing:
         click.get_current_context().exit(1)
 
 
-def _needed(operation: str) -> tuple[Action, Kind | None]:
-    """Return the role that an operation needs on its object."""
-    for action in Action:
-        if operation.lower() == action.role:
-            return action, None
-    names = {route.operation_id.lower(): route.operation for route in (*ROUTES, *EXTENSIONS)}
-    name = names.get(operation.lower(), operation)
-    if name in SIMPLE:
-        return SIMPLE[name]
-    if name in CREATING or name == "create_namespace":
-        return Action.WRITE, Kind.NEW
+def _needed(question: str, what: ObjectId) -> tuple[Sequence[Permission], bool]:
+    """Return the permissions that a right, role or operation needs, and whether grants below the object suffice."""
+    lower = question.lower()
+    right = next((each for each in Right if each.value == lower), None)
+    if right is not None:
+        return [Permission(right)], right in (Right.LIST, Right.CONNECT)
+    if lower in ROLES:
+        return [Permission(each) for each in Right if each in ROLES[lower]], False
+    operations = {key: each for each in RIGHT_OF for key in (each, name_of(each).lower())}
+    operation = operations.get(lower)
+    if operation is not None and operation not in _SEVERAL:
+        found = plain_needs(operation, what)
+        return [each.permission for each in found], found[0].kind is Kind.LISTING
     raise click.BadParameter(
-        f"{operation!r} is neither a role nor an operation that needs a role on one object. Give read, write or "
-        "admin, or an operation such as DescribeTable; docs/security.md says what the others need",
+        f"{question!r} is neither a right, a role nor an operation that needs rights on one object. Give a right, "
+        "write or admin, or an operation such as DescribeTable; `lancekeep policy rights` lists them, and "
+        "docs/security.md says what the others need",
         param_hint="OPERATION",
     )
 
 
-def _explained(decision: Decision, action: Action, who: Principal, what: ObjectId, grants: list[Grant]) -> str:
-    match decision:
-        case Decision.ALLOWED:
-            return f"Allowed: {who.name} may {action.role} {what}."
-        case Decision.DENIED:
-            return f"Refused: {who.name} needs {action.role} on {what}, and has {grants[0].role.role}."
-    return f"Refused: {who.name} has no role on {what}, which therefore looks absent to it."
+def _explained(
+    question: str, who: Principal, what: ObjectId, missing: Sequence[Permission], found: Sequence[Grant]
+) -> str:
+    if not missing:
+        return f"Allowed: {who.name} may {question} {what}."
+    if not found:
+        return f"Refused: {who.name} has no right on {what}, which therefore looks absent to it."
+    right = missing[0].right
+    titles = "; ".join(grant.title for grant in found)
+    return f"Refused: {who.name} needs {right} (role {role_of(right)}) on {what}, and has {titles}."
 
 
 def _document(grant: Grant) -> dict[str, Any]:
     whom = [*sorted(grant.principals), *(f"group {name}" for name in sorted(grant.groups))]
-    return {"role": grant.role.role, "on": str(grant.subtree), "for": whom}
+    return {
+        "grant": grant.number,
+        "role": grant.role,
+        "rights": sorted(grant.rights),
+        "on": str(grant.subtree),
+        "for": whom,
+    }

@@ -13,11 +13,12 @@ from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.commits.unresolved import UnresolvedCommit, UnresolvedCommits, position
 from lancekeep.application.entries.base_paths import restricted
 from lancekeep.application.entries.dropped import DroppedTable
-from lancekeep.domain.authorization import EVERYONE, Action, Decision, Principal
+from lancekeep.domain.authorization import EVERYONE, Decision, Principal
 from lancekeep.domain.errors import AccessDenied, NamespaceNotFound, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE
 from lancekeep.domain.namespace import Namespace
+from lancekeep.domain.rights import Permission, Right
 from lancekeep.entrypoints.permitted import Hidden, PermittedNames
 from lancekeep.ports.authorization import Authorizer
 
@@ -31,6 +32,9 @@ OF_TABLE: Mapping[str, frozenset[str]] = {
     "views": frozenset({"definition"}),
 }
 """The methods of `Catalog` and of its services that read the table of their first argument."""
+
+NEEDED = (Permission(Right.DESCRIBE), Permission(Right.LIST), Permission(Right.READ))
+"""What a principal needs on an object to see anything of it in the pages: they show names, and most show rows."""
 
 CHUNK = 1000
 """How many unresolved commits are read at a time."""
@@ -62,23 +66,24 @@ class Access:
             return True
         if self.principal is None:
             return False
-        return self.authorizer.decide(self.principal, Action.READ, object_id) is Decision.ALLOWED
+        rights = self.authorizer.rights(self.principal, object_id)
+        return all(each.is_in(rights) for each in NEEDED)
 
     def sees(self, object_id: ObjectId) -> bool:
         """Return whether a listing shows an object to the principal."""
         if self.authorizer is None:
             return True
-        return self.principal is not None and self.authorizer.sees(self.principal, object_id)
+        return bool(self.subtrees(object_id))
 
     def subtrees(self, object_id: ObjectId) -> Sequence[ObjectId]:
         """Return what of an object the principal may read: itself, or subtrees."""
         if self.authorizer is None:
             return [object_id]
-        return [] if self.principal is None else self.authorizer.subtrees(self.principal, object_id)
+        return [] if self.principal is None else self.authorizer.subtrees(self.principal, object_id, NEEDED)
 
     def hidden(self, object_id: ObjectId) -> Hidden:
         """Return why an object looks absent to the principal."""
-        return Hidden(self.principal, Action.READ, object_id)
+        return Hidden(self.principal, Right.READ, object_id)
 
     def base_paths(self) -> AbstractContextManager[None]:
         """Refuse base paths that lead elsewhere than into readable tables."""
@@ -89,7 +94,7 @@ class Access:
             return self.may_read(source)
         if self.authorizer is None or self.principal is None:
             return self.authorizer is None
-        return self.authorizer.decide(self.principal, Action.ADMIN, ObjectId()) is Decision.ALLOWED
+        return self.authorizer.decide(self.principal, Permission(Right.ADMINISTER), ObjectId()) is Decision.ALLOWED
 
 
 class Listing:

@@ -140,6 +140,9 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
     """Return what came of a request, and which other objects it concerned."""
     error, call = state.get("error"), state.get("call")
     found: dict[str, Any] = {"status": status}
+    rights = [] if call is None else _rights(call)
+    if rights:
+        found["rights"] = rights
     if error is not None:
         found["reason"] = reason_of(error, state["problem"])
     others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
@@ -187,6 +190,13 @@ def _objects(call: Call) -> set[tuple[str, ...]]:
     with suppress(InvalidInput):
         return {need.object_id.names for need in needs(call.operation, call.request)}
     return set()
+
+
+def _rights(call: Call) -> list[str]:
+    """Return the rights that a request needs, in the order of the checks."""
+    with suppress(InvalidInput):
+        return list(dict.fromkeys(need.right.value for need in needs(call.operation, call.request)))
+    return []
 
 
 def _decision(state: Mapping[str, Any], status: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -10,14 +10,25 @@ from lance_namespace import errors as api_errors
 
 from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.application.entries.base_paths import BasePaths
-from lancekeep.domain.authorization import Action, Decision, Principal
+from lancekeep.domain.authorization import Action, Principal
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.rights import Right, role_of
 from lancekeep.entrypoints.rest.requests import Call
 from lancekeep.ports.authorization import Authorizer
 from lancekeep.ports.credential_vendor import CredentialVendor
 
 VENDING = ("describe_table", "declare_table")
 """The operations whose request has ``vend_credentials``."""
+
+RIGHTS: Mapping[Action, frozenset[Right]] = {
+    Action.DELETE: frozenset((Right.COMMIT, Right.DROP, Right.PURGE)),
+    Action.WRITE: frozenset((Right.COMMIT,)),
+    Action.READ: frozenset((Right.READ,)),
+}
+"""The rights on a table for which the server vends credentials, by what the credentials permit, the most first.
+
+A holder that may write objects can overwrite them, so it can change all rows, tags and branches of the table.
+"""
 
 
 @attrs.frozen
@@ -26,8 +37,8 @@ class Vending:
 
     No answer contains them.
 
-    The credentials permit what the principal may do with the table: read, write, or for administrators also delete.
-    They also read the directories that the table reads by base paths, if the principal may read these directories.
+    `RIGHTS` says what the credentials permit; without the right read, the server vends none. They also read the
+    directories that the table reads by base paths, if the principal may read these directories.
     Credentials are vended unless the request has ``vend_credentials=false``, because native clients do not set it.
 
     Attributes:
@@ -47,6 +58,12 @@ class Vending:
             raise api_errors.UnsupportedOperationError(
                 "The server vends no credentials. Configure server.vending, or leave vend_credentials out."
             )
+        if wanted and request.vend_credentials and self._action(_holder(call), ObjectId.of(call.object_id)) is None:
+            raise api_errors.PermissionDeniedError(
+                f"{_holder(call).name} needs the right {Right.READ} (role {role_of(Right.READ)}) on "
+                f"{ObjectId.of(call.object_id)} for credentials; ask an administrator for it, or leave "
+                "vend_credentials out. Nothing was done."
+            )
         if call.operation in VENDING:
             call = attrs.evolve(call, request=request.model_copy(update={"vend_credentials": False}))
         answer = proceed(call)
@@ -54,22 +71,27 @@ class Vending:
             answer = answer.model_copy(update={"storage_options": None})
         if self.vendor is None or not wanted or answer.location is None:
             return answer
-        options = self._vend(self.vendor, answer.location, call)
+        principal, table = _holder(call), ObjectId.of(call.object_id)
+        action = self._action(principal, table)
+        if action is None:
+            return answer
+        options = self._vend(self.vendor, answer.location, action, principal, table)
         return answer.model_copy(update={"storage_options": options})
 
     @translating
-    def _vend(self, vendor: CredentialVendor, location: str, call: Call) -> dict[str, str]:
-        principal = call.principal if isinstance(call.principal, Principal) else Principal("anonymous")
-        table = ObjectId.of(call.object_id)
+    def _vend(
+        self, vendor: CredentialVendor, location: str, action: Action, principal: Principal, table: ObjectId
+    ) -> dict[str, str]:
         sources = () if self.base_paths is None else self.base_paths.sources(table)
-        return dict(vendor.vend(location, self._action(principal, table), principal.name, sources))
+        return dict(vendor.vend(location, action, principal.name, sources))
 
-    def _action(self, principal: Principal, table: ObjectId) -> Action:
+    def _action(self, principal: Principal, table: ObjectId) -> Action | None:
+        """Return what credentials for a table permit; None if the principal gets none."""
         if self.authorizer is None:
-            return Action.ADMIN
-        allowed = (
-            action
-            for action in (Action.ADMIN, Action.WRITE)
-            if self.authorizer.decide(principal, action, table) is Decision.ALLOWED
-        )
-        return next(allowed, Action.READ)
+            return Action.DELETE
+        rights = self.authorizer.rights(principal, table)
+        return next((action for action, needed in RIGHTS.items() if needed <= rights), None)
+
+
+def _holder(call: Call) -> Principal:
+    return call.principal if isinstance(call.principal, Principal) else Principal("anonymous")
