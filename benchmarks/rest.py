@@ -42,12 +42,13 @@ CLIENTS = 8
 
 @attrs.frozen
 class Request:
-    """The path, the body and the type of the body."""
+    """The path, the body and the type of the body; ``tagged`` sends the entity tag of the last answer at the path."""
 
     path: str
     body: bytes = b"{}"
     kind: str = JSON
     method: str = "POST"
+    tagged: bool = False
 
 
 class Connection:
@@ -57,24 +58,29 @@ class Connection:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
+        self._tags: dict[str, bytes] = {}
 
     def send(self, request: Request) -> bytes:
         """Return the body of the response. Raises RuntimeError unless it is a success."""
         head = (
             f"{request.method} {request.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {request.kind}\r\n"
-            f"content-length: {len(request.body)}\r\n\r\n"
-        )
-        self._socket.sendall(head.encode() + request.body)
+            f"content-length: {len(request.body)}\r\n"
+        ).encode()
+        if request.tagged and request.path in self._tags:
+            head += b"if-none-match: " + self._tags[request.path] + b"\r\n"
+        self._socket.sendall(head + b"\r\n" + request.body)
         received = self._received
         while (end := received.find(b"\r\n\r\n")) < 0:
             received += self._receive()
         lines = received[:end].lower().split(b"\r\n")
-        length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+        length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
+        if request.tagged:
+            self._tags[request.path] = next(line[5:].strip() for line in lines if line.startswith(b"etag:"))
         body = received[end + 4 :]
         while len(body) < length:
             body += self._receive()
         self._received = body[length:]
-        if not lines[0].split(b" ")[1].startswith(b"2"):
+        if not lines[0].split(b" ")[1].startswith((b"2", b"304")):
             raise RuntimeError(f"{request.path}: {body[:500].decode()}")
         return body[:length]
 
@@ -152,6 +158,27 @@ def operations(tables: int, clients: int) -> dict[str, Callable[[int], Request]]
     }
 
 
+def validated(tables: int) -> dict[str, Callable[[int], Request]]:
+    """The requests of each row that pylance's server does not have: GET of 100 paths, and the same with their tags."""
+
+    def describe(number: int) -> Request:
+        return Request(f"/lancekeep/v1/table/{NAMESPACE}$t{number % 100 * 7919 % tables:07d}", b"", method="GET")
+
+    def listed(number: int) -> Request:
+        after = f"t{number % 100 * 7919 % tables:07d}"
+        return Request(f"/v1/namespace/{NAMESPACE}/table/list?limit=100&page_token={after}", b"", method="GET")
+
+    def tagged(act: Callable[[int], Request]) -> Callable[[int], Request]:
+        return lambda number: attrs.evolve(act(number), tagged=True)
+
+    return {
+        "describe by GET": describe,
+        "describe, 304": tagged(describe),
+        "list 100 by GET": listed,
+        "list 100, 304": tagged(listed),
+    }
+
+
 def run(port: int, request: Callable[[int], Request], clients: int, seconds: float, start: int) -> list[float]:
     """Return the seconds of each request of several clients, who take turns at the numbers from ``start``."""
     together = Barrier(clients)
@@ -225,6 +252,14 @@ def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, 
                     peers = statistics.median(alone["native"]) * 1e3, statistics.median(rates["native"])
                     record("rest", f"{what}, one client", "ms", p50, peers[0], "pylance's server")
                     record("rest", f"{what}, {clients} clients", "per second", rate, peers[1], "pylance's server")
+
+        for name, act in validated(tables).items():
+            times = sorted(run(ports["ours"], act, 1, seconds, 0))
+            p50, p99 = statistics.median(times) * 1e3, times[int(len(times) * 0.99)] * 1e3
+            begin = time.perf_counter()
+            done = run(ports["ours"], act, clients, seconds, 0)
+            rate = len(done) / (time.perf_counter() - begin)
+            print(f"  {name:16} {'ours':8} {p50:9.2f} / {p99:9.2f}             {rate:9.0f} /s", flush=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import lance_namespace_urllib3_client.api as client_api
 import pytest
 from lance_namespace.errors import ErrorCode
 
-from lancekeep.adapters.rest.routes import LEGACY_ROUTES, READS, ROUTES, Body, Route, Router
+from lancekeep.adapters.rest.routes import EXTENSIONS, GET_ROUTES, LEGACY_ROUTES, READS, ROUTES, Body, Route, Router
 from lancekeep.entrypoints.rest.errors import STATUS
 
 
@@ -108,3 +108,18 @@ def test_reads_are_named() -> None:
     assert {"create_table", "drop_table", "alter_transaction", "restore_table", "batch_commit_tables"} <= changes
     assert {"query_table", "table_exists", "describe_table", "list_all_tables", "get_table_tag_version"} <= READS
     assert len(READS) == 23
+
+
+def test_a_route_with_the_method_has_precedence_over_a_literal_segment() -> None:
+    router = Router((*EXTENSIONS, *GET_ROUTES))
+    path = ["lancekeep", "v1", "table", "batch-describe"]
+    for method, operation, parameters in (
+        ("POST", "describe_tables", {}),
+        ("GET", "describe_table", {"id": "batch-describe"}),
+    ):
+        match = router.find(path, method)
+        assert match is not None
+        assert (match.routes[method].operation, match.parameters) == (operation, parameters)
+    refused = router.find(path, "DELETE")
+    assert refused is not None
+    assert set(refused.routes) == {"GET", "POST"}

@@ -123,6 +123,8 @@ def test_a_server_vends_credentials_by_role(lake: Lake) -> None:
                 assert not own & set(options.values())
             answer = client.post("/v1/table/a$t/describe", headers=headers, json={"vend_credentials": False})
             assert answer.json().get("storage_options") is None
+            answer = client.get("/lancekeep/v1/table/a$t", headers=headers)
+            assert (answer.json().get("storage_options"), "etag" in answer.headers) == (None, True)
             ids = [["a", "t"], ["a", "u"]]
             for wanted in (None, False):
                 batch = {"ids": ids, "vend_credentials": wanted}

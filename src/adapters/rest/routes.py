@@ -128,7 +128,7 @@ class Router:
                 match = Match(routes, {name: segments[place] for place, name in self._names[key].items()})
                 if not method or method in routes:
                     return match
-                first = first or match
+                first = match if first is None else Match({**match.routes, **first.routes}, first.parameters)
         return first
 
 
