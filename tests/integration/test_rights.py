@@ -223,9 +223,7 @@ class Site:
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[Site, httpx.Client]]:
     (folder / "policy.toml").write_text("")
-    settings = ServerSettings(
-        log_level="error", keys=str(folder / "keys.json"), policy=str(folder / "policy.toml"), audit=str(folder / "a")
-    )
+    settings = ServerSettings(log_level="error", keys=str(folder / "keys.json"), policy=str(folder / "policy.toml"))
     audit = AuditLog(folder / "audit.jsonl")
     with lancekeep.connect(str(folder / "lake"), commit_store="conditional-put://") as catalog:
         catalog.initialize()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 
 import lance_namespace as api
 import pytest
+from click.testing import CliRunner
 
+import lancekeep
 from lancekeep.adapters.authorization.policy_file import read_policy
 from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, ROUTES, AlterRequest
 from lancekeep.domain.authorization import Decision, Grant, Policy, Principal
@@ -27,6 +30,7 @@ from lancekeep.domain.rights import (
     name_of,
     role_of,
 )
+from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.rest.security.permissions import gained, needs, plain_needs
 
 ADA = Principal("key:ada")
@@ -187,6 +191,39 @@ def test_unknown_rights_are_refused_when_the_policy_is_read(rights: str, message
     path.write_text(f'[[grants]]\nrights = {rights}\non = ""\nprincipals = ["key:ada"]\n')
     with pytest.raises(InvalidInput, match=re.escape(message)):
         read_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("question", "code", "shown"),
+    [
+        ("key:ada InsertIntoTable ml.t", 0, "append: grant 1 grant 1: describe, append, CreateTableTag on ml"),
+        ("key:ada DeleteTableTag ml.t", 1, "needs tag (role write) on ml.t, and has describe, append, CreateTableTag."),
+        ("key:ada CreateTableTag ml.t", 0, "tag: grant 1"),
+        ("key:ada UpdateTable ml.t", 1, "change: no grant read: no grant grant 1:"),
+        ("key:ada ListTables ml", 1, "needs list (role read) on ml"),
+        ("key:ada append ml.t", 0, "Allowed: key:ada may append ml.t."),
+        ("key:ada write ml.t", 1, "needs list (role read) on ml.t"),
+        ("key:bob append ml.t", 1, "has no right on ml.t"),
+    ],
+)
+def test_the_command_explains_which_rights_and_grants_decide(
+    question: str, code: int, shown: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        '[[grants]]\nrights = ["append", "describe", "CreateTableTag"]\non = "ml"\nprincipals = ["key:ada"]\n'
+    )
+    result = CliRunner().invoke(command, ["policy", "test", str(path), *question.split()], obj=lancekeep)
+    assert (result.exit_code, shown in " ".join(result.output.split())) == (code, True), result.output
+
+
+def test_the_command_lists_the_rights() -> None:
+    result = CliRunner().invoke(command, ["policy", "rights", "--json"], obj=lancekeep)
+    listed = {each["right"]: (each["role"], each["operations"]) for each in json.loads(result.stdout)}
+    assert listed == {
+        right.value: (role_of(right), [name_of(each) for each in found]) for right, found in OPERATIONS.items()
+    }
+    assert "InsertIntoTable" in CliRunner().invoke(command, ["policy", "rights"], obj=lancekeep).output
 
 
 def test_the_page_lists_the_rights_and_roles() -> None:
