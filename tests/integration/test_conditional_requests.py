@@ -181,11 +181,11 @@ def test_304_stands_for_the_bytes_that_the_caller_has(
 
 @pytest.mark.parametrize("home", HOMES)
 def test_304_stands_for_the_bytes_after_many_changes(tmp_path: Path, home: str, request: pytest.FixtureRequest) -> None:
-    for seed in range(1, 6):
+    for seed in (1, 2):
         place = tmp_path / str(seed)
         place.mkdir()
         with site_of(place, **settings_of(home, request)) as site:
-            check_random_changes(site, random.Random(seed), 30)
+            check_random_changes(site, random.Random(seed), 20)
 
 
 def check_random_changes(site: Site, chance: random.Random, steps: int) -> None:
