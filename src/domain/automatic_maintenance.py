@@ -145,11 +145,13 @@ class TableFacts:
         fragments: The fragments of the latest version, in order.
         indexes: The indexes of the latest version.
         ages: The ages of the versions by the storage, in the order of their numbers.
+        is_merged: Whether fragments were merged since the last clean-up, so that older versions hold a copy of rows.
     """
 
     fragments: Sequence[FragmentFacts] = ()
     indexes: Sequence[IndexFacts] = ()
     ages: Sequence[float] = ()
+    is_merged: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -176,7 +178,7 @@ class Due:
 def due(facts: TableFacts, policy: AutomaticPolicy) -> Due:
     """Return what is due for a table now."""
     compact, excluded = _compaction(facts.fragments, policy)
-    clean_up, again = _clean_up(facts.ages, policy)
+    clean_up, again = _clean_up(facts.ages, policy, facts.is_merged)
     expired = _expired(facts.ages, policy)
     refresh = tuple(index.name for index in facts.indexes if _lags(index, policy))
     return Due(compact=compact, excluded=excluded, refresh=refresh, clean_up=clean_up, expired=expired, again=again)
@@ -219,13 +221,19 @@ def _lags(index: IndexFacts, policy: AutomaticPolicy) -> bool:
     return index.unindexed_rows > 0 and index.unindexed_rows >= min(index.indexed_rows / 4, policy.target_rows)
 
 
-def _clean_up(ages: Sequence[float], policy: AutomaticPolicy) -> tuple[bool, float | None]:
-    """Return whether versions are to be removed, and after how many seconds they will be."""
-    worth = max(_LEAST_REMOVED, len(ages) // 5)
-    if len(ages) - policy.keep < worth:
-        return False, None
-    waits = policy.older_than - min(ages[: worth + 1])  # the age of the successor decides about a version
-    return (True, None) if waits <= 0 else (False, waits)
+def _clean_up(ages: Sequence[float], policy: AutomaticPolicy, is_merged: bool) -> tuple[bool, float | None]:
+    """Return whether versions are to be removed, and after how many seconds they will be.
+
+    After a merge few versions may hold a copy of the whole table. They are removed once the writers pause.
+    """
+    worth, beyond = max(_LEAST_REMOVED, len(ages) // 5), len(ages) - policy.keep
+    waits = []
+    if beyond >= worth:
+        waits.append(policy.older_than - min(ages[: worth + 1]))  # the age of the successor decides about a version
+    if is_merged and beyond > 0:
+        waits.append(policy.older_than - min(ages))
+    again = min(waits, default=None)
+    return (True, None) if again is not None and again <= 0 else (False, again)
 
 
 def _expired(ages: Sequence[float], policy: AutomaticPolicy) -> int:

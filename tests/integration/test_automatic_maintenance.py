@@ -186,6 +186,39 @@ def test_versions_that_expire_during_a_clean_up_are_removed_without_new_commits(
     assert len(ids(stored(lake.catalog, "ml.t"))) == 81
 
 
+def test_the_copy_of_a_merged_table_does_not_stay_once_its_writers_pause(lake: Maintained) -> None:
+    lake.catalog.alter_table("ml.t", AT_ONCE)
+    lake.append("ml.t", 10)
+    lake.run("ml.t")
+    assert lake.state("ml.t") == (1, 12)
+    lake.now += 10
+    lake.maintenance.run_once()
+    assert lake.state("ml.t") == (1, 1)
+    assert lake.maintenance.actions == {("compact", False): 1, ("clean up", False): 1}
+
+
+def test_clean_ups_end_if_tags_keep_all_versions_before_a_merge(
+    lake: Maintained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.append("ml.t", 10)
+    for version in range(1, 12):
+        lake.catalog.tags.create("ml.t", f"v{version}", version)
+    lake.catalog.alter_table("ml.t", AT_ONCE)
+    original, runs = Cleanup.run, list[bool]()
+
+    def run(cleanup: Cleanup, *, dry_run: bool) -> object:
+        runs.append(dry_run)
+        return original(cleanup, dry_run=dry_run)
+
+    monkeypatch.setattr(Cleanup, "run", run)
+    lake.run("ml.t")
+    for _ in range(8):
+        lake.now += 1000
+        lake.maintenance.run_once()
+    assert len(runs) == 4
+    assert lake.state("ml.t") == (1, 12)
+
+
 def test_what_is_behind_is_shown(lake: Maintained, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.catalog.alter_table("ml.t", AT_ONCE)
     lake.append("ml.t", 40)

@@ -121,6 +121,24 @@ def test_versions_are_removed_if_many_are_old(ages: list[float], clean_up: bool,
 
 
 @pytest.mark.parametrize(
+    ("ages", "clean_up", "again"),
+    [
+        ([1000] * 10, False, None),  # no more than are kept
+        ([100] * 11, True, None),
+        ([1000] * 10 + [99], False, 1),  # its writers have not paused
+        ([1000] * 10 + [0], False, 100),
+        ([1000] * 34 + [0], True, None),  # many are old
+        ([1000] * 24 + [30] * 10 + [20], False, 70),
+    ],
+)
+def test_few_old_versions_are_removed_after_a_merge_once_writers_pause(
+    ages: list[float], clean_up: bool, again: float | None
+) -> None:
+    found = due(TableFacts(ages=ages, is_merged=True), POLICY)
+    assert (found.clean_up, found.again) == (clean_up, again)
+
+
+@pytest.mark.parametrize(
     ("ages", "expired"),
     [
         ([], 0),

@@ -31,12 +31,11 @@ from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.lease import Lease
+from lancekeep.application.upkeep.table_facts import facts_of
 from lancekeep.domain.automatic_maintenance import (
     SMALL_FRAGMENTS,
     AutomaticPolicy,
     Due,
-    FragmentFacts,
-    IndexFacts,
     TableFacts,
     due,
     listed_after,
@@ -52,7 +51,6 @@ from lancekeep.domain.mem_wal import permits_lsm
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.protection import protector
 from lancekeep.domain.table import Table, find_table
-from lancekeep.format.index_coverage import covered_fragments
 from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.table_engine import TableEngine
 
@@ -71,6 +69,8 @@ _LONGEST_ACTION = 3.0
 _PATIENCE = 10.0
 """Seconds for which `AutomaticMaintenance.close` waits for an action."""
 _LONGEST_PATIENCE = 86_400.0
+_MOST_IDLE = 3
+"""After so many clean-ups without effect in a row, a tag or a branch keeps the versions before a merge."""
 _TICK = 0.1
 """Seconds after which an ending process is noticed."""
 _SLICE = 0.02
@@ -103,6 +103,7 @@ class _State:
         list_after: The commits after which its versions are listed again.
         newest: The time of the newest version by the storage, and when it was seen first.
         expired: The versions that could be removed when they were listed.
+        is_merged: Whether fragments were merged since the last clean-up.
         ages_due: When versions are due without another commit.
         not_before: When the table is examined again at the earliest.
         idle: The actions in a row that failed or had no effect.
@@ -113,6 +114,7 @@ class _State:
     unlisted: int = 0
     list_after: int = 0
     expired: int = 0
+    is_merged: bool = False
     newest: tuple[datetime, float] | None = None
     ages_due: float | None = None
     not_before: float = 0.0
@@ -154,8 +156,15 @@ class _State:
         """Examine the table again after an action that had an effect: more may be due without another commit."""
         self.idle = 0
         self.commits = SMALL_FRAGMENTS
+        if kind == COMPACT and not self.is_merged:
+            self.is_merged, self.list_after = True, 0
         if kind == CLEAN_UP:  # versions have become older since it listed them
-            self.list_after = self.expired = 0
+            self.is_merged, self.list_after, self.expired = False, 0, 0
+
+    def tried(self) -> None:
+        """Note that a clean-up has not failed."""
+        if self.idle >= _MOST_IDLE:
+            self.is_merged = False
 
     def pause(self, now: float) -> None:
         """Examine the table again after a pause, which grows."""
@@ -372,7 +381,7 @@ class AutomaticMaintenance:
             ages = self._ages(root, state)
         facts = TableFacts(ages=ages)
         if not version.manifest.base_paths:  # a clone, whose files are at its source
-            facts = _facts(version, ages, str(object_id))
+            facts = attrs.evolve(facts_of(version, ages, str(object_id)), is_merged=state.is_merged)
         wanted = due(facts, policy)
         if ages:
             state.listed(len(ages), wanted.expired, None if wanted.again is None else now + wanted.again)
@@ -524,6 +533,9 @@ class AutomaticMaintenance:
                 self.actions[kind, False] += 1
                 self._last[kind] = self._clock()
                 _LOG.info("Automatic maintenance of %s: %s: %s", names, kind, detail)
+            if kind == CLEAN_UP:
+                for _, state in some:
+                    state.tried()
         for table, state in some:
             if detail and str(table.id) not in kept:
                 state.succeed(kind)
@@ -574,25 +586,3 @@ class AutomaticMaintenance:
 
 def _names(some: Sequence[tuple[Table, _State]]) -> str:
     return str(some[0][0].id) + (f" and {len(some) - 1} other tables" if len(some) > 1 else "")
-
-
-def _facts(version: TableVersion, ages: Sequence[float], name: str) -> TableFacts:
-    """Return the facts of a version."""
-    covered: dict[str, set[int]] = {}
-    for index in version.indices:
-        if index.fragment_bitmap and not index.name.startswith("__"):  # the engine keeps such indexes for itself
-            covered.setdefault(index.name, set()).update(covered_fragments(index, name))
-    every: set[int] = set().union(*covered.values())
-    fragments = [
-        FragmentFacts(each.id, each.live_rows, sum(file.file_size_bytes for file in each.files), each.id in every)
-        for each in version.manifest.fragments
-    ]
-    indexes = [
-        IndexFacts(
-            index,
-            sum(each.rows for each in fragments if each.id in ids),
-            sum(each.rows for each in fragments if each.id not in ids),
-        )
-        for index, ids in covered.items()
-    ]
-    return TableFacts(fragments, indexes, ages)
