@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Without --no-compile, pip compiles all of Spark and its like, which takes longer than it saves.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
-    --constraint requirements.lock
+    --no-compile --constraint requirements.lock
 
 # Spark's workers run the interpreter of this environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -135,7 +136,7 @@ $(BIN)/python:
 $(VENV)/engines/%/installed: tests/fixtures/engines/%.txt | $(VENV)/installed-test
 	@echo "== Installing $* into $(@D) (450 MB; later runs skip this)"
 	@$(BIN)/python -m venv --clear --without-pip $(@D)
-	@$(BIN)/python -m pip --python $(@D) install --disable-pip-version-check --root-user-action ignore --quiet --no-deps \
+	@$(BIN)/python -m pip --python $(@D) install --disable-pip-version-check --root-user-action ignore --quiet --no-deps --no-compile \
 	    --only-binary :all: --requirement $<
 	@touch $@
 

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Barrier, Thread
 from typing import Any
 
@@ -403,17 +402,10 @@ def test_unregistered_v1_table_is_renamed(tmp_path: Path, store: str) -> None:
     assert lance.dataset(location).count_rows() == 6
 
 
-@pytest.fixture
-def on_disk() -> Iterator[Path]:
-    """A directory on disk. On tmpfs, a rename with conditional-put:// loses appends; the cause is not known yet."""
-    with TemporaryDirectory() as directory:
-        yield Path(directory)
-
-
 @pytest.mark.parametrize("store", ["sqlite", "conditional-put"])
-def test_rename_loses_no_acknowledged_append(on_disk: Path, store: str) -> None:
-    catalog = connect(on_disk, store).catalog
-    writers = [connect(on_disk, store).catalog for _ in range(2)]
+def test_rename_loses_no_acknowledged_append(tmp_path: Path, store: str) -> None:
+    catalog = connect(tmp_path, store).catalog
+    writers = [connect(tmp_path, store).catalog for _ in range(2)]
 
     def append(writer: lancekeep.Catalog, name: str, acknowledged: list[str]) -> None:
         for _ in range(100):

@@ -53,7 +53,6 @@ PAGES = (
     "/t/ml.deep.files/files",
     "/t/ml.deep.files/file",
     "/t/ml.deep.files/commits",
-    "/dropped",
 )
 """Pages that axe-core checks in both colour schemes and widths."""
 

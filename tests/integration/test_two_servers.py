@@ -68,23 +68,35 @@ def test_inserts_are_exact_if_one_of_two_servers_is_killed_in_mid_group(moto_end
     catalog = lancekeep.connect(root, commit_store="conditional-put://", storage_options=options)
     catalog.write("t", pa.table({"number": pa.array([-1], pa.int64())}))
     versions: list[list[int]] = [[], []]
-    killed = threading.Event()
+    killed, permits = threading.Event(), threading.Semaphore(3)
+
+    def commits(asked: Asked) -> bool:
+        return asked.method == "PUT" and asked.path.endswith(".manifest")
+
+    def in_turn(asked: Asked) -> Answer:
+        """Let the other server commit a few versions for each of the first server, which could lose all races."""
+        if commits(asked) and not killed.is_set():
+            permits.acquire()
+        return asked.forward()
 
     def answer(asked: Asked) -> Answer:
         told = asked.forward()
-        if asked.method != "PUT" or not asked.path.endswith(".manifest") or told.status != 200:
+        if not commits(asked) or told.status != 200:
             return told
+        permits.release(3)
         if not versions[0] or killed.is_set():  # some client of the first server shall have had an answer before
             return told
         first.kill()
         first.wait()
         killed.set()
+        permits.release(1000)
         return Answer(500, {})
 
     with (
         s3_front(moto_endpoint, answer) as front,
+        s3_front(moto_endpoint, in_turn) as shared,
         serve(root, s3_options(front)) as first,
-        serve(root, options) as other,
+        serve(root, s3_options(shared)) as other,
     ):
         uris = [uri_of(first), uri_of(other)]
         repeated: list[int] = []
