@@ -14,8 +14,7 @@ HEAD = """# Failures of other systems, and the tests that cover them here
 `docs/failure_modes.py` generates this page. A test compares the two and checks that each named test exists. Every
 failure happened in a real system: `lance` is lance-format/lance, `lancedb` lancedb/lancedb, `ns`
 lance-format/lance-namespace, `ray` lance-format/lance-ray; other projects have their usual names. Contract tests cover
-every adapter of their port. Lancekeep has no Hive Metastore adapter yet; tests cover its failures with Spark's session
-catalog in a real Metastore.
+every adapter of their port.
 """
 
 FAILURES: dict[str, list[tuple[str, str, list[str]]]] = {

@@ -117,8 +117,8 @@ def connect(
         root: A URI (``file://``, ``s3://``, or any scheme of fsspec), or an absolute or relative path.
         catalog: The name of a configured catalog, in place of ``root``.
         impl: The implementation of the namespace: ``dir`` for a directory, ``postgres`` for entries and version rows
-            in a PostgreSQL database, ``hive`` for entries in a Hive Metastore, ``rest`` for a server. By default
-            ``rest`` if the root begins with ``http://`` or ``https://``.
+            in a PostgreSQL database, ``hive`` or ``hive3`` for entries in a Hive Metastore, ``rest`` for a server. By
+            default ``rest`` if the root begins with ``http://`` or ``https://``.
         mode: Where the catalog's entries are. ``compatible`` (the default): in the manifest table; V1 directories
             count as tables of the root, too, and new tables of the root get V1 names, ``{name}.lance``. ``v2``: in the
             manifest table alone. ``v1``: there is no manifest table, and every directory ``{name}.lance`` is a table,

@@ -62,8 +62,8 @@ _ALIASES = {
 }
 _KNOWN = (*TEXTS, *BOOLEANS, *NATIVE_MODE, *NATIVE_ONLY, "catalog")
 _SERVERS = ("http://", "https://")
-HIVE, POSTGRES = "hive", "postgres"
-HOMES = (HIVE, POSTGRES)
+HIVE, HIVE3, POSTGRES = "hive", "hive3", "postgres"
+HOMES = (HIVE, HIVE3, POSTGRES)
 """The implementations whose entries are outside of the root; ``uri`` says where."""
 IMPLEMENTATIONS = ("dir", *HOMES, "rest")
 NATIVE = "native"
@@ -195,8 +195,8 @@ class ConnectionConfig:
         impl = _implementation(settings)
         if impl == POSTGRES:
             settings = _in_one_database(settings)
-        elif impl == HIVE:
-            settings = _in_metastore(settings)
+        elif impl in (HIVE, HIVE3):
+            settings, impl = _in_metastore(settings, impl), HIVE
         return cls(
             root=text("root"),
             impl=impl,
@@ -396,15 +396,26 @@ def without_catalog(url: str) -> str:
     return f"{url}?{kept}" if kept else url
 
 
-def _in_metastore(settings: _Settings) -> _Settings:
-    """Complete the settings of a catalog in a Hive Metastore: ``thrift://`` is another name of ``hive://``."""
+def _in_metastore(settings: _Settings, impl: str) -> _Settings:
+    """Complete the settings of a catalog in a Hive Metastore.
+
+    ``thrift://`` is another name of ``hive://``. ``hive3`` is ``hive`` with catalogs as the first level of namespaces.
+    """
     store = settings.get("manifest_store")
     url = "" if store is None else re.sub("(^|,)thrift://", r"\1", store.value)
     if store is not None and url != store.value:
         store = attrs.evolve(store, value=f"hive://{url}")
     if store is None or not store.value.startswith("hive://"):
         found = "" if store is None else f"; found {public_url(store.value)}{_found_in(store)}"
-        raise InvalidInput(f"impl 'hive' needs the URL of a Metastore: uri='thrift://HOST:9083'{found}")
+        raise InvalidInput(f"impl {impl!r} needs the URL of a Metastore: uri='thrift://HOST:9083'{found}")
+    if impl == HIVE3:
+        catalogs = f"{MANIFEST_STORE}catalogs"
+        if not _boolean(settings, catalogs, "true"):
+            raise InvalidInput(
+                f"impl 'hive3' has catalogs, and catalogs{_found_in(settings[catalogs])} is 'false'; use impl 'hive' "
+                "for namespaces of one level"
+            )
+        settings = {**settings, catalogs: _Setting("true", settings["impl"].origin)}
     return {"root": _Setting(".", store.origin), **settings, "manifest_store": store}
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -47,6 +48,7 @@ from lancekeep.hive.messages import Table as HiveTable
 from lancekeep.hive.metastore import Metastore
 from lancekeep.testing.behaviours import BEHAVIOURS, Outcome
 from lancekeep.testing.manifest_store import change
+from servers import HIVE_JARS
 
 EVERY = int(os.environ.get("LANCEKEEP_KILLS", "2")) > 2
 """Whether `make soak` runs the tests."""
@@ -489,6 +491,47 @@ def test_namespace_has_the_properties_of_the_specification(hive_url: str, tmp_pa
     assert entered.storage.location == f"file:{tmp_path}/lake/{space}.db/t"
     with pytest.raises(Refused, match="manifest store"):
         lancekeep.connect(given["root"])
+
+
+def test_catalogs_need_hive_3(hive_url: str, tmp_path: Path, space: str) -> None:
+    """An older Metastore ignores the catalog of a request. `make hive` has a newer one."""
+    root = str(tmp_path / "lake")
+    open_ = partial(lancekeep.connect, root, uri=hive_url, storage_options={"fsync": "false"})
+    if not HIVE_JARS:
+        for given in ({"impl": "hive3"}, {"impl": "hive", "manifest_store_options": {"catalogs": "true"}}):
+            with pytest.raises(Unsupported, match="before Hive 3, which has no catalogs"):
+                open_(**given)
+        return
+    with open_(impl="hive3") as catalog:
+        described = {"catalog.description": "Zoë's", "catalog.location-uri": f"file:{root}/elsewhere"}
+        catalog.create_namespace(space, described)
+        catalog.create_namespace(f"{space}.below", {"k": "v"})
+        assert catalog.list_namespaces(space) == ["below"]
+        assert catalog.describe_namespace(space).properties == described
+        catalog.alter_namespace(space, {"catalog.description": "ours"})
+        assert catalog.describe_namespace(space).properties == {**described, "catalog.description": "ours"}
+        for changes, removed in (({"k": "v"}, []), ({}, ["catalog.description"])):
+            with pytest.raises(Unsupported):
+                catalog.alter_namespace(space, changes, removed)
+        catalog.write(f"{space}.below.t", ROWS)
+        catalog.create_namespace(f"hive.{space}")
+        catalog.write(f"hive.{space}.t", ROWS)
+        for table, place in ((f"{space}.below.t", f"{space}/below.db/t"), (f"hive.{space}.t", f"{space}.db/t")):
+            assert catalog.describe_table(table).uri.endswith(f"{root}/{place}")
+        with pytest.raises(NamespaceNotEmpty):
+            catalog.drop_namespace(space)
+        catalog.rename_table(f"hive.{space}.t", f"{space}.below.u")
+        catalog.drop_table(f"{space}.below.u", keep=60)
+        for keep in (60, 0):
+            with pytest.raises(NamespaceNotEmpty, match=r"undrop can bring back; nothing was changed"):
+                catalog.drop_namespace(space, cascade=True, keep=keep)
+            assert catalog.list_tables(f"{space}.below") == ["t"]
+        catalog.undrop(f"{space}.below.u")
+        catalog.drop_namespace(space, cascade=True, keep=0)
+        assert not catalog.namespace_exists(space)
+        assert not catalog.upkeep.fsck(deep=True).findings
+    with pytest.raises(Refused, match="manifest store"):
+        open_(impl="hive")
 
 
 def test_tables_of_a_commit_store_say_so(hive_url: str, tmp_path: Path, space: str) -> None:

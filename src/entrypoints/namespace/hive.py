@@ -18,7 +18,7 @@ class HiveNamespace(CatalogNamespace):
 
     It takes the properties of `ConnectionConfig`, as text. ``uri`` is the address of the Metastore,
     ``thrift://HOST:9083`` or ``hive://HOST:9083,HOST:9083``; ``root`` is the directory of the tables, by default the
-    current one; ``client.pool-size`` is the maximum number of connections. With ``catalogs=true`` the first level of
+    current one; ``client.pool-size`` is the maximum number of connections. With ``impl="hive3"`` the first level of
     namespaces is a catalog of Hive 3 or newer. ``hive.*`` are the same properties, and other options of the Metastore.
 
     It pickles as its resolved properties, credentials included.

@@ -98,7 +98,14 @@ class Plan:
                 steps.append(self._entered(object_id, after, None, managed))
             else:
                 steps += self._removed(object_id, entries)
-        return steps, properties
+        return sorted(steps, key=self._rank), properties
+
+    def _rank(self, step: Step) -> int:
+        """Return the place of a step in the order: namespaces are removed after what is in them."""
+        place = self._layout.place_of(step.object_id)
+        if step.entry is not None or (place is not None and place.table):
+            return 0
+        return 1 if place is not None else 2
 
     def _moved(self, entries: Mapping[str, ManifestEntry | None]) -> dict[str, str]:
         """Return the new ids of renamed tables by their old ones."""
@@ -149,19 +156,22 @@ class Plan:
         return Step(object_id, entry, source, revision_of(before), moves=moves)
 
     def _entered_catalog(self, object_id: str, entry: ManifestEntry) -> Step:
-        if self._view.catalog(object_id) is not None:
-            present = self._view.find(object_id)
-            if present is not None and present.properties == entry.properties:
-                return Step(object_id, entry, object_id)
-            raise Unsupported(f"a catalog of Hive keeps its properties; {object_id!r} was not changed")
-        new_catalog(entry, self._layout.root)
-        return Step(object_id, entry)
+        catalog, present = new_catalog(entry, self._layout.root), self._view.catalog(object_id)
+        if present is None:
+            return Step(object_id, entry)
+        if present.description and not catalog.description:
+            raise Unsupported(
+                f"a Hive Metastore does not remove the description of the catalog {object_id!r}; nothing was changed. "
+                "Give another description"
+            )
+        return Step(object_id, entry, object_id)
 
     def _removed(self, object_id: str, entries: Mapping[str, ManifestEntry | None]) -> Iterator[Step]:
         if self._view.find(object_id) is None:
             return
         place = self._layout.place_of(object_id)
         if place is None:
+            self._require_no_records(object_id, entries)
             yield Step(object_id, source=object_id)
         elif not place.table:
             database = self._view.database(place)
@@ -177,6 +187,19 @@ class Plan:
         else:
             table = self._view.table(place)
             yield Step(object_id, source=object_id, was=None if table is None else revision_of(table), hidden="gone")
+
+    def _require_no_records(self, catalog: str, entries: Mapping[str, ManifestEntry | None]) -> None:
+        """Check that a catalog of Hive holds no dropped table: a table stays in its catalog."""
+        below = ObjectId((DROPPED, catalog))
+        before = {entry.object_id: entry for entry in self._view.descendants(below)}
+        after = {**before, **{each: it for each, it in entries.items() if each.startswith(f"{below.key}$")}}
+        kept = [each for each, entry in after.items() if entry is not None]
+        if kept:
+            table = ObjectId(ObjectId.from_key(kept[0]).names[1:-1])
+            raise NamespaceNotEmpty(
+                f"the catalog {catalog!r} of Hive has to keep the dropped table {table}, which undrop can "
+                "bring back; nothing was changed. Drop the tables with keep=0, or purge them, and then drop the catalog"
+            )
 
     def _place(self, object_id: str) -> Place:
         place = self._layout.place_of(object_id)

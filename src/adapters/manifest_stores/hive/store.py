@@ -20,6 +20,7 @@ import attrs
 
 from lancekeep.adapters.manifest_stores.hive.changes import Step, decode, encode
 from lancekeep.adapters.manifest_stores.hive.mapping import (
+    DEFAULT_DATABASE,
     ID,
     LAST_CHANGE,
     LOCATION,
@@ -34,6 +35,7 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     joined,
     new_catalog,
     own_table,
+    record_prefix,
 )
 from lancekeep.adapters.manifest_stores.hive.plan import (
     FOREIGN,
@@ -57,6 +59,7 @@ from lancekeep.domain.errors import (
     Refused,
     StoreUnavailable,
     UnsafeStore,
+    Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
@@ -100,7 +103,7 @@ class HiveManifestStore:
         self.url = f"{metastore.url}?{CATALOGS}=true" if layout.catalogs else metastore.url
         self._known: HiveView | None = None
         self._completed = ""
-        self._is_safe = False
+        self._is_safe = self._has_catalogs = False
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore, root_key: str) -> HiveManifestStore:
@@ -207,8 +210,24 @@ class HiveManifestStore:
     # -- the control table -----------------------------------------------------------------------------------------
 
     def _control(self) -> HiveTable | None:
+        self._require_catalogs()
         place = self._layout.control
         return self._metastore.table(place.database, place.table, place.catalog)
+
+    def _require_catalogs(self) -> None:
+        """Check that the Metastore has catalogs, if the layout needs them. Older ones ignore the catalog of a request.
+
+        Raises:
+            Unsupported: The Metastore is older than Hive 3.
+        """
+        if not self._layout.catalogs or self._has_catalogs:
+            return
+        if self._metastore.catalogs() is None:
+            raise Unsupported(
+                f"{self._metastore.url} is a Metastore before Hive 3, which has no catalogs. Use impl='hive', whose "
+                "namespaces are databases, or a Metastore of Hive 4"
+            )
+        self._has_catalogs = True
 
     def _viewed(self, control: HiveTable | None) -> HiveView:
         return HiveView(self._metastore, self._layout, control)
@@ -431,7 +450,7 @@ class HiveManifestStore:
         """
         place = self._layout.place_of(step.object_id)
         if place is None:
-            self._perform_on_catalog(step)
+            self._perform_on_catalog(step, version)
         elif not place.table:
             self._perform_on_database(step, place, token, version)
         elif step.entry is None:
@@ -535,11 +554,20 @@ class HiveManifestStore:
                 f"the database {place.database!r} of the Hive Metastore holds tables of other software; drop them first"
             ) from error
 
-    def _perform_on_catalog(self, step: Step) -> None:
-        """Create or drop a catalog of Hive 3."""
+    def _perform_on_catalog(self, step: Step, version: int) -> None:
+        """Create, change or drop a catalog of Hive 3."""
+        if self._is_over(version):
+            return
         if step.entry is not None:
-            with suppress(ObjectExists):
-                self._metastore.create_catalog(new_catalog(step.entry, self._layout.root))
+            catalog = new_catalog(step.entry, self._layout.root)
+            with suppress(ObjectExists, ObjectMissing):
+                if step.source is not None:
+                    self._metastore.alter_catalog(step.object_id, catalog)
+                    return
+                self._metastore.create_catalog(catalog)
+                # A new namespace is empty, and the Metastore adds this database.
+                with suppress(Refused, StoreUnavailable):
+                    self._metastore.drop_database(DEFAULT_DATABASE, catalog=step.object_id)
             return
         try:
             self._drop_own_database(step.object_id)
@@ -550,10 +578,12 @@ class HiveManifestStore:
             raise NamespaceNotEmpty(f"the catalog {step.object_id!r} of the Hive Metastore is not empty") from error
 
     def _drop_own_database(self, catalog: str) -> None:
-        """Drop the database of the catalog's own tables in a catalog of Hive, if it is empty."""
-        for name in (self._layout.own_database, "default"):
-            with suppress(ObjectMissing, Refused, StoreUnavailable):
-                self._metastore.drop_database(name, catalog=catalog)
+        """Drop the database of the catalog's own tables in a catalog of Hive, unless it has dropped tables."""
+        database = self._layout.own_database
+        if self._metastore.table_names(database, f"{record_prefix(())}*", catalog):
+            return
+        with suppress(ObjectMissing):
+            self._metastore.drop_database(database, cascade=True, catalog=catalog)
 
     def _is_over(self, version: int) -> bool:
         """Return whether another writer has completed a change: a database has no compare-and-set."""
