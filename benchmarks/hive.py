@@ -91,8 +91,7 @@ def count_calls(url: str, root: str) -> None:
                 "read the latest row": lambda: store.latest(base_uri),
                 "list a page of 100 rows": lambda: store.list(base_uri, after=None, limit=100, descending=True),
             }.items():
-                called = calls(proxy, act)
-                show(name, called)
+                show(name, calls(proxy, act), len(proxy.requests))
         with lancekeep.connect(f"{root}-home", impl="hive", uri=f"hive://127.0.0.1:{proxy.port}") as home:
             space = f"n_{uuid4().hex[:8]}"
             home.create_namespace(space)
@@ -109,12 +108,13 @@ def count_calls(url: str, root: str) -> None:
                 "rename it": lambda: home.rename_table(f"{space}.u", f"{space}.v"),
                 "drop it": lambda: home.drop_table(f"{space}.v", keep=0),
             }.items():
-                show(name, calls(proxy, act))
+                show(name, calls(proxy, act), len(proxy.requests))
             home.drop_namespace(space, cascade=True)
 
 
-def show(name: str, called: Counter[str]) -> None:
-    print(f"{name:26}{', '.join(f'{count} {each}' for each, count in sorted(called.items()))}")
+def show(name: str, called: Counter[str], round_trips: int) -> None:
+    shown = ", ".join(f"{count} {each}" for each, count in sorted(called.items()))
+    print(f"{name:26}{round_trips} round trips: {shown}")
     record("hive", f"calls: {name}", "calls", sum(called.values()))
 
 

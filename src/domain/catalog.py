@@ -115,6 +115,25 @@ class ManifestStoreGuarantees:
         return Unsupported("; ".join(filter(None, (f"{self.home} {what}", self.remedy))))
 
 
+@attrs.frozen
+class Lookup:
+    """The question whether a view has an entry: `CatalogView.find`."""
+
+    object_id: str
+
+
+@attrs.frozen
+class Listing:
+    """The question what a namespace contains: `CatalogView.children`."""
+
+    parent: ObjectId
+    object_type: str
+
+
+Question = Lookup | Listing
+"""What a caller will ask a view first."""
+
+
 class CatalogView(Protocol):
     """The catalog at one version: immutable and cheap to query.
 

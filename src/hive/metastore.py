@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock
 from typing import Any
 from weakref import WeakValueDictionary
+
+import attrs
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError, StoreUnavailable, Unsupported
 from lancekeep.hive import messages
@@ -36,6 +38,54 @@ _LEAST_SHARE = 0.2
 """The part of the time of a call that it needs once it may use a connection."""
 _OPEN: WeakValueDictionary[Address, Metastore] = WeakValueDictionary()
 _OPENING = Lock()
+
+
+@attrs.frozen
+class Read:
+    """A request that reads, for `Metastore.together`.
+
+    Attributes:
+        method: The method.
+        arguments: Its arguments.
+        value: Returns the value of the answer.
+        is_optional: The value is None if the object does not exist.
+    """
+
+    method: Method
+    arguments: tuple[Any, ...]
+    value: Callable[[Any], Any] = attrs.field(default=lambda answer: answer, eq=False)
+    is_optional: bool = False
+
+    @staticmethod
+    def databases(pattern: str = "*", catalog: str | None = None) -> Read:
+        """Read the names of the databases that match a pattern, such as ``a*|b``."""
+        return Read(messages.GET_DATABASES, (_in_catalog(catalog, pattern),), list)
+
+    @staticmethod
+    def database(name: str, catalog: str | None = None) -> Read:
+        """Read a database, or None."""
+        return Read(messages.GET_DATABASE, (_in_catalog(catalog, name),), is_optional=True)
+
+    @staticmethod
+    def filtered(database: str, condition: str, most: int = -1, catalog: str | None = None) -> Read:
+        """Read the names of tables; see `Metastore.filter_table_names`."""
+        return Read(messages.FILTER_TABLES, (_in_catalog(catalog, database), condition, most), list)
+
+    @staticmethod
+    def table(database: str, name: str, catalog: str | None = None) -> Read:
+        """Read a table or view, or None."""
+        asked = GetTableRequest(database, name, catalog)
+        return Read(messages.GET_TABLE, (asked,), lambda answer: answer.table, is_optional=True)
+
+    @staticmethod
+    def catalog(name: str) -> Read:
+        """Read a catalog, or None."""
+        return Read(messages.GET_CATALOG, (CatalogName(name),), lambda answer: answer.catalog, is_optional=True)
+
+    @staticmethod
+    def catalogs() -> Read:
+        """Read the names of the catalogs. Raises `Unsupported` before Hive 3."""
+        return Read(messages.GET_CATALOGS, (), lambda answer: list(answer.names or ()))
 
 
 class Metastore:
@@ -79,14 +129,12 @@ class Metastore:
 
     def databases(self, pattern: str = "*", catalog: str | None = None) -> list[str]:
         """Return the names of the databases that match a pattern, such as ``a*|b``."""
-        return list(self._call(messages.GET_DATABASES, _in_catalog(catalog, pattern)))
+        names: list[str] = self.read(Read.databases(pattern, catalog))
+        return names
 
     def database(self, name: str, catalog: str | None = None) -> Database | None:
         """Return a database, or None."""
-        try:
-            found: Database = self._call(messages.GET_DATABASE, _in_catalog(catalog, name))
-        except ObjectMissing:
-            return None
+        found: Database | None = self.read(Read.database(name, catalog))
         return found
 
     def create_database(self, database: Database) -> None:
@@ -141,14 +189,12 @@ class Metastore:
         Raises:
             ObjectMissing: The Metastore has no such database.
         """
-        return list(self._call(messages.FILTER_TABLES, _in_catalog(catalog, database), condition, most))
+        names: list[str] = self.read(Read.filtered(database, condition, most, catalog))
+        return names
 
     def table(self, database: str, name: str, catalog: str | None = None) -> Table | None:
         """Return a table or view, or None."""
-        try:
-            found: Table = self._call(messages.GET_TABLE, GetTableRequest(database, name, catalog)).table
-        except ObjectMissing:
-            return None
+        found: Table | None = self.read(Read.table(database, name, catalog))
         return found
 
     def tables(self, database: str, names: Sequence[str], catalog: str | None = None) -> list[Table]:
@@ -218,16 +264,14 @@ class Metastore:
         None if the Metastore has no catalogs, as before Hive 3.
         """
         try:
-            return list(self._call(messages.GET_CATALOGS).names or ())
+            names: list[str] = self.read(Read.catalogs())
         except Unsupported:
             return None
+        return names
 
     def catalog(self, name: str) -> Catalog | None:
         """Return a catalog, or None."""
-        try:
-            found: Catalog | None = self._call(messages.GET_CATALOG, CatalogName(name)).catalog
-        except ObjectMissing:
-            return None
+        found: Catalog | None = self.read(Read.catalog(name))
         return found
 
     def create_catalog(self, catalog: Catalog) -> None:
@@ -257,13 +301,36 @@ class Metastore:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
+    def together(self, *reads: Read) -> list[Any]:
+        """Make several reads, in order, in one round trip.
+
+        The requests are sent at once; the server answers one after the other.
+
+        Returns:
+            The value of each read, or the error that the server answered.
+        """
+        answers = self._calls([(each.method, each.arguments) for each in reads])
+        return [_value(read, answer) for read, answer in zip(reads, answers, strict=True)]
+
+    def read(self, read: Read) -> Any:
+        """Make one read."""
+        (found,) = self.together(read)
+        if isinstance(found, LancekeepError):
+            raise found
+        return found
+
     def _call(self, method: Method, *arguments: Any) -> Any:
         """Send a request and return its result."""
-        typed = tuple(zip(method.arguments, arguments, strict=True))
-        try:
-            content = request(method.name, 1, typed)
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"{self.url}: a text holds {error.object[error.start]!r}, which UTF-8 lacks") from error
+        (answer,) = self._calls([(method, arguments)])
+        if isinstance(answer, LancekeepError):
+            raise answer
+        return answer
+
+    def _calls(self, asked: Sequence[tuple[Method, tuple[Any, ...]]]) -> list[Any]:
+        """Send requests at once, and return the result or the error of each."""
+        methods = [method for method, _ in asked]
+        reads = all(method.reads for method in methods)
+        content = b"".join(self._request(number, *each) for number, each in enumerate(asked, 1))
         if len(content) > self._address.limit:
             raise InvalidInput(f"{self.url}: a request of {len(content):,} bytes is larger than the option permits")
         deadline = time.monotonic() + self._address.seconds
@@ -271,45 +338,56 @@ class Metastore:
             for attempt in (1, 2):
                 connection = self._connection(deadline)
                 try:
-                    result = self._answered(connection, method, content, deadline)
+                    results = self._answered(connection, methods, content, deadline)
                     self._idle.append(connection)
-                    return result
+                    return results
                 except (OSError, Malformed, EOFError) as error:
                     connection.close()
                     lost = f"{self.url}: {connection.peer}: {_text(error)}"
-                    if attempt == 1 and method.reads and not isinstance(error, Stalled | Malformed):
+                    if attempt == 1 and reads and not isinstance(error, Stalled | Malformed):
                         continue
-                    kind = StoreUnavailable if method.reads else ReplyLost
+                    kind = StoreUnavailable if reads else ReplyLost
                     raise kind(lost) from error
-                except LancekeepError:
-                    self._idle.append(connection)  # the server has answered
-                    raise
                 except BaseException:  # such as KeyboardInterrupt: the answer may still arrive
                     connection.close()
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _answered(self, connection: Connection, method: Method, content: bytes, deadline: float) -> Any:
+    def _request(self, number: int, method: Method, arguments: tuple[Any, ...]) -> bytes:
+        typed = tuple(zip(method.arguments, arguments, strict=True))
+        try:
+            return request(method.name, number, typed)
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{self.url}: a text holds {error.object[error.start]!r}, which UTF-8 lacks") from error
+
+    def _answered(
+        self, connection: Connection, methods: Sequence[Method], content: bytes, deadline: float
+    ) -> list[Any]:
         connection.send(content, deadline)
         reader = Reader(lambda: connection.receive(deadline), self._address.limit)
-        kinds = {number: struct_of(messages.Refusal) for number in method.refusals}
-        if method.result is not None:
-            kinds[0] = method.result
-        found = reader.reply(method.name, 1, kinds)
+        results = [self._answer(reader, number, method) for number, method in enumerate(methods, 1)]
         if reader.surplus:
             raise Malformed("the server sent more than the answer")
+        return results
+
+    def _answer(self, reader: Reader, number: int, method: Method) -> Any:
+        """Return the result of one request, or the error that the server answered."""
+        kinds = {each: struct_of(messages.Refusal) for each in method.refusals}
+        if method.result is not None:
+            kinds[0] = method.result
+        found = reader.reply(method.name, number, kinds)
         if found is None:
             if method.result is None:
                 return None
-            raise understood(self.url, messages.META, f"{method.name} returned neither a value nor an exception")
-        number, value = found
-        if number == 0:
+            return understood(self.url, messages.META, f"{method.name} returned neither a value nor an exception")
+        place, value = found
+        if place == 0:
             return value
         if isinstance(value, Failure):
             if value.kind == _UNKNOWN_METHOD:
-                raise Unsupported(f"{self.url}: the server has no method {method.name}; use a newer Metastore")
-            raise understood(self.url, "TApplicationException", value.message or "")
-        raise understood(self.url, method.refusals[number], value.message or "")
+                return Unsupported(f"{self.url}: the server has no method {method.name}; use a newer Metastore")
+            return understood(self.url, "TApplicationException", value.message or "")
+        return understood(self.url, method.refusals[place], value.message or "")
 
     def _reset(self) -> None:
         self._process = os.getpid()
@@ -367,6 +445,12 @@ class Metastore:
 def _in_catalog(catalog: str | None, name: str) -> str:
     """Return a name of a database, or a pattern, as Hive 3 takes it in methods that have no catalog."""
     return name if catalog is None else f"@{catalog}#{name}"
+
+
+def _value(read: Read, answer: Any) -> Any:
+    if isinstance(answer, ObjectMissing) and read.is_optional:
+        return None
+    return answer if isinstance(answer, LancekeepError) else read.value(answer)
 
 
 def _text(error: BaseException) -> str:

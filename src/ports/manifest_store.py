@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
-from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.ports.change_feed import ChangeFeed
@@ -107,3 +107,15 @@ class ManifestStore(Protocol):
 
     def close(self) -> None:
         """Release all resources. Idempotent."""
+
+
+@runtime_checkable
+class ForeseeingManifestStore(Protocol):
+    """A manifest store that reads a view together with its first answer."""
+
+    def view_for(self, question: Question) -> CatalogView:
+        """Return the latest state of the catalog, as `ManifestStore.view`.
+
+        Args:
+            question: What the caller will ask the view first. The view answers any other question, too.
+        """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import socket
 import ssl
 import struct
@@ -26,12 +27,20 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from lancekeep.domain.errors import AccessDenied, InvalidInput, MissingExtra, Refused, StoreUnavailable, Unsupported
+from lancekeep.domain.errors import (
+    AccessDenied,
+    InvalidInput,
+    LancekeepError,
+    MissingExtra,
+    Refused,
+    StoreUnavailable,
+    Unsupported,
+)
 from lancekeep.hive import messages
 from lancekeep.hive.address import Address
 from lancekeep.hive.errors import Modified, ObjectExists, ObjectMissing, ReplyLost
 from lancekeep.hive.messages import Database, FieldSchema, SerDeInfo, StorageDescriptor, Table
-from lancekeep.hive.metastore import Metastore
+from lancekeep.hive.metastore import Metastore, Read
 from lancekeep.hive.wire import Kind, Malformed, Reader, request, struct_of
 from lancekeep.store_urls import StoreUrl
 from lancekeep.testing.concurrency import race
@@ -254,6 +263,32 @@ def test_reading_is_repeated_and_a_change_is_not(hive_url: str, client: Metastor
     assert client.table_names(database) == ["v"]
 
 
+def test_reads_of_one_round_trip_are_answered_one_by_one(hive_url: str, client: Metastore, database: str) -> None:
+    """An error of one read leaves the answers to the others, and a broken connection repeats all."""
+    client.create_table(new_view(database, "v"))
+    with losing_proxy(hive_url.removeprefix("hive://"), b"get_table_req") as proxy:
+        far = metastore(f"127.0.0.1:{proxy.port}", **{"client.pool-size": "1"})
+        reads = [
+            Read.filtered(database, "no condition"),
+            Read.table(database, "v"),
+            Read.table(database, "w"),
+            Read.catalogs(),
+            Read.database(database),
+        ]
+        proxy.losses = 1
+        refused, view, absent, catalogs, found = far.together(*reads)
+        assert proxy.lost == 1
+        assert len(proxy.requests) == 2
+        assert isinstance(refused, LancekeepError)
+        assert absent is None
+        assert (view.name, found) == ("v", client.database(database))
+        assert catalogs == ["hive"] if HIVE_JARS else isinstance(catalogs, Unsupported)
+        proxy.losses = 2
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{proxy.port}"):
+            far.together(*reads)
+        assert far.table(database, "v") == view
+
+
 def test_host_that_answers_is_used(hive_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = listener.getsockname()[1]
@@ -430,11 +465,16 @@ class SaslFront:
             client.sendall(struct.pack(">Bi", status, len(challenge)) + challenge)
         host, _, port = self._target.rpartition(":")
         with socket.create_connection((host, int(port))) as server:
-            while header := take(4):
-                server.sendall(self._protect(take(int.from_bytes(header))))
-                reply = self._protect(server.recv(1 << 16))
-                for part in (reply[:7], b"", reply[7:]):  # frames of any size
-                    client.sendall(len(part).to_bytes(4) + part)
+            while True:
+                for ready in select.select([client, server], [], [])[0]:
+                    if ready is client:
+                        if not (header := take(4)):
+                            return
+                        server.sendall(self._protect(take(int.from_bytes(header))))
+                        continue
+                    reply = self._protect(server.recv(1 << 16))
+                    for part in (reply[:7], b"", reply[7:]):  # frames of any size
+                        client.sendall(len(part).to_bytes(4) + part)
 
 
 @pytest.fixture
@@ -458,7 +498,8 @@ def test_password_logs_in(front: Callable[..., SaslFront]) -> None:
     server = front([(5, b"")])
     client = metastore(server.address, **PLAIN)
     assert "default" in client.databases()
-    assert client.database("default") is not None
+    databases, database = client.together(Read.databases(), Read.database("default"))
+    assert (databases, database.name) == (client.databases(), "default")
     assert server.told == [(1, b"PLAIN"), (5, b"\0ada\0hunter2")]
 
 
@@ -534,7 +575,7 @@ def test_ticket_of_kerberos_logs_in_and_protects_messages(
         [(2, b"proof"), (2, flipped(bytes([layers, 0, 255, 255]))), (5, b"")], bytes if layers == 1 else flipped
     )
     client = metastore(server.address, auth="kerberos", kerberos_service="metastore")
-    assert "default" in client.databases()
+    assert all("default" in names for names in client.together(Read.databases(), Read.databases()))
     size = b"\0\0\0" if layers == 1 else b"\xff\xff\xff"
     assert server.told == [(1, b"GSSAPI"), (2, b"ticket"), (2, b""), (5, flipped(bytes([chosen]) + size))]
     assert ticket.names == ["metastore@127.0.0.1"]

@@ -45,7 +45,7 @@ from lancekeep.domain.table import Table, add_table, alter_table, find_table, re
 from lancekeep.hive.errors import ReplyLost
 from lancekeep.hive.messages import EXTERNAL, ROLE, Database
 from lancekeep.hive.messages import Table as HiveTable
-from lancekeep.hive.metastore import Metastore
+from lancekeep.hive.metastore import Metastore, Read
 from lancekeep.testing.behaviours import BEHAVIOURS, Outcome
 from lancekeep.testing.manifest_store import change
 from servers import HIVE_JARS
@@ -421,48 +421,56 @@ def test_page_takes_a_bounded_number_of_requests(
 
     class Counted:
         def __getattr__(self, name: str) -> Any:
+            if name == "read":
+                return self.read
             calls.append(name)
             return getattr(store._metastore, name)
+
+        def read(self, read: Read) -> Any:
+            calls.append(read.method.name)
+            return store._metastore.read(read)
 
     counted: Any = Counted()
     other = HiveManifestStore(counted, layout)
     calls.clear()
     view = other.view()
     assert view.children(ObjectId((space,)), TABLE, "t02", 3) == (["t03", "t04", "t05"], "t05")
-    assert calls == ["table", "filter_table_names", "tables"]
+    assert calls == ["table", "get_table_names_by_filter", "tables"]
     calls.clear()
     rest = [entry.object_id for entry in view.all_of(TABLE, f"{space}$t08")]
     assert [each for each in rest if each.startswith(space)] == [f"{space}$t{number:02}" for number in (9, 10, 11)]
     calls.clear()
     assert view.find(f"{space}$t03") is not None
     assert view.owner_of(f"{space}.db/t03/data/x") is not None
-    assert calls == ["table", "table_names"]
+    assert calls == ["get_table_req", "table_names"]
 
 
 def test_requests_of_operations_are_few(hive_url: str, tmp_path: Path, space: str) -> None:
-    """The requests that cross the wire, as `docs/hive.md` lists them."""
+    """The requests that cross the wire, and the round trips, as `docs/hive.md` lists them."""
     with losing_proxy(hive_url.removeprefix("hive://"), b"none") as proxy:
         far = f"hive://127.0.0.1:{proxy.port}"
 
-        def asked(act: Callable[[], object]) -> tuple[int, int]:
-            """Return the number of requests that read, and of the ones that change something."""
+        def asked(act: Callable[[], object]) -> tuple[int, int, int]:
+            """Return the number of requests that read, of the ones that change something, and of round trips."""
             proxy.requests.clear()
             act()
             sent = re.findall(rb"\x80\x01\x00\x01\0\0\0.([a-z_]+)", b"".join(proxy.requests), re.DOTALL)
             writing = [name for name in sent if not name.startswith(b"get_")]
-            return len(sent) - len(writing), len(writing)
+            return len(sent) - len(writing), len(writing), len(proxy.requests)
 
         with connect(tmp_path / "lake", far, commit_store=f"{far}/lancekeep_{space}") as catalog:
             catalog.create_namespace(space)
             for name in ("t", "u", "v"):
                 catalog.write(f"{space}.{name}", ROWS)
-            assert asked(lambda: catalog.find_table(f"{space}.t")) == (2, 0)
-            assert asked(lambda: catalog.describe_namespace(space)) == (2, 0)
-            assert asked(lambda: catalog.list_tables(space)) == (3, 0)
-            assert asked(catalog.list_namespaces) == (2, 0)
+            assert asked(lambda: catalog.find_table(f"{space}.t")) == (2, 0, 1)
+            assert asked(lambda: catalog.describe_table(f"{space}.t")) == (3, 0, 2)
+            assert asked(lambda: catalog.describe_namespace(space)) == (2, 0, 1)
+            assert asked(lambda: catalog.list_tables(space)) == (3, 0, 2)
+            assert asked(catalog.list_namespaces) == (2, 0, 1)
+            assert asked(lambda: catalog.namespace_exists(f"{space}_absent")) == (2, 0, 1)
             catalog.write(f"{space}.t", ROWS, "append")
-            assert asked(lambda: catalog.write(f"{space}.t", ROWS, "append")) == (3, 2)
-            assert asked(lambda: catalog.alter_table(f"{space}.t", {"k": "v"})) == (3, 2)
+            assert asked(lambda: catalog.write(f"{space}.t", ROWS, "append")) == (3, 2, 4)
+            assert asked(lambda: catalog.alter_table(f"{space}.t", {"k": "v"})) == (3, 2, 5)
             assert asked(lambda: catalog.declare_table(f"{space}.w"))[1] == 3
 
 

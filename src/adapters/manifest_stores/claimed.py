@@ -12,7 +12,7 @@ from typing import Protocol
 from lancekeep.adapters.manifest_stores.compatible import own_properties
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees
+from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees, Question
 from lancekeep.domain.errors import ConcurrentModification, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY, MOVED_PROPERTY, copied_properties
 from lancekeep.domain.identifiers import ObjectId
@@ -20,7 +20,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at
 from lancekeep.ports.change_feed import ChangeFeed
-from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
+from lancekeep.ports.manifest_store import Decision, ForeseeingManifestStore, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _ATTEMPTS = 10
@@ -158,6 +158,10 @@ class ClaimedManifestStore:
 
     def view(self) -> CatalogView:
         return self._store.view()
+
+    def view_for(self, question: Question) -> CatalogView:
+        store = self._store
+        return store.view_for(question) if isinstance(store, ForeseeingManifestStore) else store.view()
 
     def recent(self) -> CatalogView:
         return self._store.recent()

@@ -9,13 +9,14 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question, SetProperties
 from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import MOVING_PROPERTY, require_home
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
+from lancekeep.ports.manifest_store import ForeseeingManifestStore
 
 if TYPE_CHECKING:
     from lancekeep.application.commits.table_commits import TableCommits
@@ -117,25 +118,29 @@ class Ledger:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def view(self, *, during_move: bool = False) -> CatalogView:
+    def view(self, question: Question | None = None, *, during_move: bool = False) -> CatalogView:
         """Return the current entries.
 
         Args:
+            question: What the caller asks the view first, which some stores answer in the same round trip.
             during_move: Accept a catalog whose versions are moving to another commit store.
 
         Raises:
             CommitStoreMismatch: Another commit store manages the versions.
         """
-        view = self.fresh()
+        view = self.fresh(question)
         if view is not self._checked or during_move:
             self._require_authority(view, during_move=during_move)
             self.commits.forget()
             self._checked = view
         return view
 
-    def fresh(self) -> CatalogView:
+    def fresh(self, question: Question | None = None) -> CatalogView:
         """Return the current entries, regardless of the commit store that manages them."""
-        return _seen(self.commits.retry.call(self.manifest.view))
+        manifest = self.manifest
+        if question is not None and isinstance(manifest, ForeseeingManifestStore):
+            return _seen(self.commits.retry.call(lambda: manifest.view_for(question)))
+        return _seen(self.commits.retry.call(manifest.view))
 
     def recent(self) -> CatalogView:
         """Return the entries as of the last read. This costs no request."""

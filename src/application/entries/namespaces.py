@@ -11,7 +11,7 @@ import attrs
 from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.removal import Removal
-from lancekeep.domain.catalog import CatalogView, Change, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties
 from lancekeep.domain.dropped import NEW_CATALOG
 from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -80,14 +80,14 @@ class Namespaces:
         return self._ledger.apply(decide)
 
     def describe(self, object_id: ObjectId) -> Namespace:
-        view = self._ledger.view()
+        view = self._ledger.view(Lookup(object_id.key))
         found = find_namespace(view, object_id)
         return attrs.evolve(found, properties={**found.properties, **made_up_properties(view, object_id)})
 
     def page(
         self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None
     ) -> tuple[list[str], str | None]:
-        view = self._ledger.view()
+        view = self._ledger.view(Listing(object_id, object_type))
         return view.children(find_namespace(view, object_id).id, object_type, after, limit)
 
     @once(Namespace)

@@ -18,7 +18,7 @@ from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
-from lancekeep.domain.catalog import CatalogView, Change, SetProperties, ancestors, page
+from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties, ancestors, page
 from lancekeep.domain.dropped import is_held
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -104,7 +104,7 @@ class Tables:
         Raises:
             TableNotFound: The table does not exist.
         """
-        return find_table(self._ledger.view(), object_id)
+        return find_table(self._ledger.view(Lookup(object_id.key)), object_id)
 
     def find_in_namespace(self, object_id: ObjectId) -> Table:
         """Return a table's entry, or the error of its namespace. One read of the catalog.
@@ -113,7 +113,7 @@ class Tables:
             NamespaceNotFound: Its namespace does not exist.
             TableNotFound: The table does not exist.
         """
-        view = self._ledger.view()
+        view = self._ledger.view(Lookup(object_id.key))
         try:
             return find_table(view, object_id)
         except TableNotFound:
@@ -137,7 +137,7 @@ class Tables:
     def page(
         self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
     ) -> tuple[list[str], str | None]:
-        view = self._ledger.view()
+        view = self._ledger.view(Listing(object_id, TABLE))
         if include_declared:
             found = view.children(object_id, TABLE, after, limit)
             if not found[0]:  # otherwise the namespace exists, which saves a request to some stores

@@ -23,6 +23,7 @@ from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.digests import Recorder
+from lancekeep.domain.catalog import Lookup
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, LancekeepError, Refused, VersionTaken
@@ -131,7 +132,7 @@ class Versions:
         Raises:
             TableNotFound: The table does not exist.
         """
-        return find_table(self._ledger.view(), object_id)
+        return find_table(self._ledger.view(Lookup(object_id.key)), object_id)
 
     def dataset_root(self, table: Table) -> DatasetRoot:
         """Return the dataset root of a table; see `Places.dataset_root`."""

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 from lancekeep.adapters.manifest_stores.hive.mapping import (
     ID,
@@ -19,14 +20,14 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     joined,
     record_prefix,
 )
-from lancekeep.domain.catalog import ManifestStoreGuarantees, ancestors, page
-from lancekeep.domain.errors import Damaged
+from lancekeep.domain.catalog import Listing, Lookup, ManifestStoreGuarantees, Question, ancestors, page
+from lancekeep.domain.errors import Damaged, LancekeepError
 from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.hive.errors import ObjectMissing
 from lancekeep.hive.messages import Catalog, Database
 from lancekeep.hive.messages import Table as HiveTable
-from lancekeep.hive.metastore import Metastore
+from lancekeep.hive.metastore import Metastore, Read
 
 VERSION = "lancekeep.version"
 """The parameter of the control table that each change increments by compare-and-set."""
@@ -58,7 +59,23 @@ class HiveView:
         self._tables: dict[Place, HiveTable | None] = {}
         self._databases: dict[Place, Database | None] = {}
         self._catalogs: dict[str, Catalog | None] = {}
+        self._foreseen: tuple[Read, Any] | None = None
         self.exposed: list[str] = []
+
+    @staticmethod
+    def asked(metastore: Metastore, layout: Layout, question: Question) -> HiveView:
+        """Read a view and its answer to a question in one round trip."""
+        place, read = layout.control, _read_for(layout, question)
+        first = Read.table(place.database, place.table, place.catalog)
+        control, *answers = metastore.together(first, *(each for each in [read] if each is not None))
+        if isinstance(control, LancekeepError):
+            raise control
+        view = HiveView(metastore, layout, control)
+        for answer in answers:
+            # After an error, the view asks again, and raises the error where the caller expects it.
+            if read is not None and not isinstance(answer, LancekeepError):
+                view._foreseen = read, answer
+        return view
 
     @property
     def guarantees(self) -> ManifestStoreGuarantees:
@@ -99,19 +116,19 @@ class HiveView:
     def table(self, place: Place) -> HiveTable | None:
         """Return any table or view of the Metastore."""
         if place not in self._tables:
-            self._tables[place] = self._metastore.table(place.database, place.table, place.catalog)
+            self._tables[place] = self._ask(Read.table(place.database, place.table, place.catalog))
         return self._tables[place]
 
     def database(self, place: Place) -> Database | None:
         """Return a database of the Metastore."""
         if place not in self._databases:
-            self._databases[place] = self._metastore.database(place.database, place.catalog)
+            self._databases[place] = self._ask(Read.database(place.database, place.catalog))
         return self._databases[place]
 
     def catalog(self, name: str) -> Catalog | None:
         """Return a catalog of Hive 3."""
         if name not in self._catalogs:
-            self._catalogs[name] = self._metastore.catalog(name)
+            self._catalogs[name] = self._ask(Read.catalog(name))
         return self._catalogs[name]
 
     def find(self, object_id: str) -> ManifestEntry | None:
@@ -211,15 +228,22 @@ class HiveView:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
+    def _ask(self, read: Read) -> Any:
+        """Return the answer to a read, which was read with the view or is read now."""
+        if self._foreseen is not None and self._foreseen[0] == read:
+            (_, answer), self._foreseen = self._foreseen, None
+            return answer
+        return self._metastore.read(read)
+
     def _namespaces(self, parent: ObjectId) -> list[str]:
         """Return the sorted names of the namespaces in a namespace."""
         depth = self._layout.levels - len(parent.names)
         if depth < 1 or (parent.names and not self._layout.can_hold(parent.names)):
             return []
         if depth == 2:
-            return sorted(self._metastore.catalogs() or ())
-        catalog = parent.names[0] if self._layout.catalogs else None
-        return sorted(name for name in self._metastore.databases(catalog=catalog) if not is_own_database(name))
+            return sorted(self._ask(Read.catalogs()))
+        databases = self._ask(Read.databases(catalog=parent.names[0] if self._layout.catalogs else None))
+        return sorted(name for name in databases if not is_own_database(name))
 
     def _below(self, parent: ObjectId) -> Iterator[ObjectId]:
         """Iterate over the namespaces below a namespace, in the byte order of their ids."""
@@ -237,7 +261,7 @@ class HiveView:
         if place is None or place.table:
             return
         try:
-            names = sorted(self._metastore.filter_table_names(place.database, _IS_LANCE, catalog=place.catalog))
+            names = sorted(self._ask(Read.filtered(place.database, _IS_LANCE, catalog=place.catalog)))
             start = 0 if after is None else bisect_right(names, after)
             for at in range(start, len(names), BATCH):
                 chosen = names[at : at + BATCH]
@@ -283,3 +307,26 @@ class HiveView:
             f"the parameters of the table {place.database}.{place.table} of the Hive Metastore are not a catalog; "
             "restore them from a backup of the Metastore's database"
         )
+
+
+def _read_for(layout: Layout, question: Question) -> Read | None:
+    """Return the first read of the view for a question; None if it needs none."""
+    match question:
+        case Lookup(object_id):
+            place = layout.place_of(object_id)
+            if place is None:
+                catalog = layout.catalog_of(object_id)
+                return None if catalog is None else Read.catalog(catalog)
+            if not place.table:
+                return Read.database(place.database, place.catalog)
+            return Read.table(place.database, place.table, place.catalog)
+        case Listing(parent, object_type) if object_type == TABLE:
+            place = layout.place_of(parent.key)
+            if place is None or place.table:
+                return None
+            return Read.filtered(place.database, _IS_LANCE, catalog=place.catalog)
+        case Listing(parent):
+            if parent.is_root:
+                return Read.catalogs() if layout.catalogs else Read.databases()
+            is_catalog = layout.catalog_of(parent.key) is not None
+            return Read.databases(catalog=parent.key) if is_catalog else None
