@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lancekeep.application.entries.dropped import DroppedTable
     from lancekeep.application.entries.tables import Description
     from lancekeep.application.entries.tags import Tags
+    from lancekeep.application.events.service import Events
     from lancekeep.application.partitions.namespace import PartitionedNamespace, Partitions
     from lancekeep.application.partitions.scan import Scan
     from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         CommitRefused,
         CommitStoreMismatch,
         ConcurrentModification,
+        CursorExpired,
         Damaged,
         EngineFailed,
         IndexAlreadyExists,
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
         ViewAlreadyExists,
         ViewNotFound,
     )
+    from lancekeep.domain.events import Event, EventPage
     from lancekeep.domain.identifiers import ObjectId
     from lancekeep.domain.identity import Identity
     from lancekeep.domain.maintenance import MaintenancePolicy
@@ -137,12 +140,16 @@ __all__ = [
     "ConcurrentModification",
     "Conflict",
     "Conflicts",
+    "CursorExpired",
     "Damaged",
     "Description",
     "Difference",
     "DirectoryNamespace",
     "DroppedTable",
     "EngineFailed",
+    "Event",
+    "EventPage",
+    "Events",
     "FieldMetadata",
     "Finding",
     "FsckReport",
@@ -288,6 +295,8 @@ _HOMES = {
     "lancekeep.ports.rows": "MergeCounts MergeRule Query RowStats VectorSearch",
     "lancekeep.ports.table_structure": "Branch ColumnChange FieldMetadata Index IndexStatistics NewIndex",
     "lancekeep.domain.change_feed": "CatalogChange ChangePage",
+    "lancekeep.domain.events": "Event EventPage",
+    "lancekeep.application.events.service": "Events",
     "lancekeep.domain.commit": "Changed Committed Conflict Outcome Unknown",
     "lancekeep.domain.commit_token": "CommitToken CommitUnknown",
     "lancekeep.application.entries.catalog_changes": "CatalogChanges",

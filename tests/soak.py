@@ -92,6 +92,9 @@ SOAK = {
     "tests/integration/test_foreign_rows.py": {
         "test_forged_row_is_refused_everywhere_and_changes_no_file[dynamodb]",
     },
+    "tests/integration/test_events.py": {
+        "test_kills_lose_and_repeat_no_event[40]",
+    },
     "tests/integration/test_hive_home.py": {
         "test_change_that_is_killed_anywhere_is_made_or_not[2]",
     },

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lancekeep.application.entries.protection import Protection
     from lancekeep.application.entries.tables import Tables
     from lancekeep.application.entries.tags import Tags
+    from lancekeep.application.events.recorder import EventRecorder
+    from lancekeep.application.events.service import Events
     from lancekeep.application.partitions.namespace import Partitions
     from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.compactions import Compactions
@@ -133,6 +135,24 @@ class DirectoryServices:
         from lancekeep.application.entries.catalog_changes import CatalogChanges
 
         return CatalogChanges(self._own.ledger)
+
+    @part
+    def events(self) -> Events:
+        """The events of the catalog."""
+        from lancekeep.application.events.log import EventLog
+        from lancekeep.application.events.service import Events
+
+        own = self._own
+        log = EventLog(own.places.objects, own.places.prefix, own.commits.retry)
+
+        def recorder() -> EventRecorder:
+            from lancekeep.application.events.histories import TableHistories
+            from lancekeep.application.events.recorder import EventRecorder
+
+            histories = TableHistories(own.commits, own.places)
+            return EventRecorder(own.ledger, log, histories, own.ledger.new_id)
+
+        return Events(log, recorder, own.commits.retry)
 
     @part
     def data(self) -> TableData:

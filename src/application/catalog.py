@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lancekeep.application.entries.dropped import DroppedTable
     from lancekeep.application.entries.services import ChangeService, TagService
     from lancekeep.application.entries.tables import Description
+    from lancekeep.application.events.service import EventService
     from lancekeep.application.partitions.services import PartitionService
     from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.differences import Difference, Reference
@@ -74,6 +75,11 @@ class Catalog:
     def changes(self) -> ChangeService:
         """The feed of changes of the catalog."""
         return self._services.changes
+
+    @property
+    def events(self) -> EventService:
+        """The events of the catalog: changes of entries and commits of tables."""
+        return self._services.events
 
     @property
     def versions(self) -> TableVersions:

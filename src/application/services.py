@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TableService,
         TagService,
     )
+    from lancekeep.application.events.service import EventService
     from lancekeep.application.partitions.services import PartitionService
     from lancekeep.application.rows.branches import Branches
     from lancekeep.application.rows.compactions import Compactions
@@ -49,6 +50,8 @@ class Services(Protocol):
     def tags(self) -> TagService: ...
     @property
     def changes(self) -> ChangeService: ...
+    @property
+    def events(self) -> EventService: ...
     @property
     def writes(self) -> WriteService: ...
     @property

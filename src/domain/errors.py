@@ -62,6 +62,10 @@ class VersionNotFound(NotFound):
     """The table has no such version."""
 
 
+class CursorExpired(VersionNotFound):
+    """The events after a cursor are not kept, or it belongs to another log."""
+
+
 class TagNotFound(VersionNotFound):
     """The table has no such tag."""
 

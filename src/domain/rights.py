@@ -56,6 +56,7 @@ OPERATIONS: Mapping[Right, tuple[str, ...]] = {
         "get_table_tag_version",
         "list_table_branches",
         "describe_transaction",
+        "list_events",
     ),
     Right.READ: ("query_table", "count_table_rows", "explain_table_query_plan", "analyze_table_query_plan"),
     Right.APPEND: ("insert_into_table",),

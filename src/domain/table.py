@@ -20,7 +20,8 @@ from lancekeep.domain.row_rules import Rules, rules_of
 MANIFEST_DIRECTORY = "__manifest"
 MAINTENANCE_DIRECTORY = ".lancekeep-maintenance"
 WAITING_DIRECTORY = ".lancekeep-waiting"
-OWN_DIRECTORIES = (MANIFEST_DIRECTORY, MAINTENANCE_DIRECTORY, WAITING_DIRECTORY)
+EVENTS_DIRECTORY = ".lancekeep-events"
+OWN_DIRECTORIES = (MANIFEST_DIRECTORY, MAINTENANCE_DIRECTORY, WAITING_DIRECTORY, EVENTS_DIRECTORY)
 """The directories of the root that are the catalog's own and hold no table."""
 V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from lancekeep.application.catalog import directory_of
 from lancekeep.composition import open_catalog
+from lancekeep.entrypoints.events import recording
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.implementations import namespace_of
@@ -45,6 +46,8 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         reloaded = not_reported if audit is None else audit.reloaded
         security = security_of(settings, config.storage_options, base_paths, reloaded)
         end_maintenance = stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
+        is_recorded = settings.events and task.records
+        end_recording = stack.enter_context(recording(namespace, is_wanted=is_recorded))
         catalog = stack.enter_context(open_catalog(config)) if config.impl == "rest" else own
         page = None if catalog is None else page_of(catalog, settings, security)
         others = {} if page is None else dict.fromkeys(SEGMENTS, page)
@@ -61,6 +64,7 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         def end_background(seconds: float) -> bool:
             start = time.monotonic()
             ended = own is None or directory_of(own, "serve").automatic.close(seconds)
+            ended &= end_recording(max(0.0, start + seconds - time.monotonic()))
             return end_maintenance(max(0.0, start + seconds - time.monotonic())) and ended
 
         yield app, Served(root, page is not None), end_background

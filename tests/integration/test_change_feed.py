@@ -14,6 +14,7 @@ from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
+import lance_namespace
 import psycopg
 import pyarrow as pa
 import pytest
@@ -251,7 +252,39 @@ def test_change_of_a_release_without_feed_is_not_skipped(catalog: lancekeep.Cata
     assert shown(catalog.changes.read()) == [("created", "c")]
 
 
-@pytest.mark.parametrize("mode", ["compatible", "v1", "v2"])
+@pytest.mark.parametrize("mode", ["compatible", "v2"])
+def test_a_manifest_table_has_the_same_feed(tmp_path: Path, mode: str) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), mode=mode) as catalog:
+        start = catalog.changes.latest()
+        catalog.create_namespace("n", {"owner": "ada"})
+        catalog.write("n.t", ROWS)
+        catalog.rename_table("n.t", "n.u")
+        catalog.drop_table("n.u", keep=3600)
+        native = lance_namespace.connect("dir", {"root": str(tmp_path / "lake")})
+        native.create_namespace(lance_namespace.CreateNamespaceRequest(id=["by_native"]))
+        catalog.undrop("n.u")
+        catalog.upkeep.optimize()  # commits a version without a change
+        catalog.drop_namespace("n", cascade=True, keep=0)
+        page = catalog.changes.read(start)
+        assert shown(page) == [
+            *(("created", "n"), ("created", "n.t"), ("renamed", "n.u"), ("dropped", "n.u"), ("created", "by_native")),
+            *(("created", "n.u"), ("dropped", "n"), ("dropped", "n.u")),
+        ]
+        assert page.cursor == catalog.changes.latest()
+        for number, change in enumerate(page.changes):
+            assert catalog.changes.read(change.cursor).changes == page.changes[number + 1 :]
+        with lancekeep.connect(str(tmp_path / "lake"), mode=mode) as other:
+            assert other.changes.read() == page
+        wrong = page.cursor[:-1] + ("0" if page.cursor[-1] != "0" else "1")
+        for cursor in (wrong, f"9{page.cursor}", "0.aa"):
+            with pytest.raises(VersionNotFound, match="not kept"):
+                catalog.changes.read(cursor)
+        (tmp_path / "lake/__manifest/_versions" / f"{2**64 - 2:020}.manifest").unlink()  # as a clean-up does
+        with pytest.raises(VersionNotFound, match="not kept"):
+            catalog.changes.read(start)
+
+
+@pytest.mark.parametrize("mode", ["v1"])
 def test_other_homes_have_no_feed(tmp_path: Path, mode: str) -> None:
     with lancekeep.connect(str(tmp_path / "lake"), mode=mode) as catalog:
         for ask in (catalog.changes.latest, catalog.changes.read, catalog.changes.watch):

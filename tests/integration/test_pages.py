@@ -450,6 +450,15 @@ def test_undrop(home: Path) -> None:
     assert Reader().read(page("undrop.md")) == 10
 
 
+def test_events(home: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(DirectoryNamespace(root="lake")) as front:
+        reader = Reader(
+            {"http://localhost:2333": front.uri, "lancekeep serve s3://bucket/lake": "echo lancekeep serve"}
+        )
+        assert reader.read(page("events.md")) == 4
+        assert reader.names["page"].events[-1].data["version"] == 1
+
+
 # -- tables of settings --------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ READS = {
     "describe": ("describe {uri} ns.t", "2"),
     "diff": ("diff {uri} ns.t 1 1", "rows before"),
     "doctor": ("doctor {uri}", "opens"),
+    "events": ("events {uri} --after latest", "Events"),
     "export": ("export {uri} ns.t - --format csv", "id"),
     "head": ("head {uri} ns.t", "1"),
     "history": ("history {uri} ns.t", "1"),
@@ -93,6 +94,7 @@ def front(tmp_path: Path) -> Iterator[Front]:
         **{"root": str(tmp_path / "lake"), "storage.fsync": "false", "commit_store": f"sqlite://{tmp_path}/commits.db"}
     )
     (tmp_path / "policy.toml").write_text('every = "1h"\n')
+    namespace.catalog.events.record()
     with serving(namespace) as running:
         catalog = lancekeep.connect(running.uri)
         catalog.create_namespace("ns")

@@ -88,6 +88,7 @@ CLASSES: dict[str, type] = {
     "branches": lancekeep.Branches,
     "changes": lancekeep.CatalogChanges,
     "data": lancekeep.TableData,
+    "events": lancekeep.Events,
     "partitions": lancekeep.Partitions,
     "structure": lancekeep.TableStructure,
     "tags": lancekeep.Tags,
@@ -211,6 +212,10 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "changes.latest": lambda catalog: catalog.changes.latest(),
     "changes.read": lambda catalog: catalog.changes.read(),
     "changes.watch": lambda catalog: catalog.changes.watch(),
+    "events.latest": lambda catalog: catalog.events.latest(),
+    "events.read": lambda catalog: catalog.events.read(),
+    "events.record": lambda catalog: catalog.events.record(),
+    "events.watch": lambda catalog: next(catalog.events.watch()),
     "versions.at": lambda catalog: catalog.versions.at(NAME, "2020-01-01T00:00:00Z"),
     "versions.describe": lambda catalog: catalog.versions.describe(NAME),
     "versions.history": lambda catalog: catalog.versions.history(NAME),
@@ -268,7 +273,7 @@ NOT_CALLED = {
 }  # fmt: skip
 LOCAL = {
     "alter_namespace", "alter_table", "changes.latest", "changes.read", "changes.watch", "clone",
-    "clones_of", "commit_rows", "initialize", "inspect",
+    "clones_of", "commit_rows", "events.record", "initialize", "inspect",
     "partitions.create", "partitions.open", "snapshot", "structure.set_base_paths", "transaction",
     "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup",
     "upkeep.export_manifest", "upkeep.fsck", "upkeep.identity",
@@ -363,7 +368,13 @@ def test_types_of_public_methods_are_public() -> None:
     plain = {"Any", "Callable", "Iterable", "Iterator", "Mapping", "None", "Sequence"}
     aliases = {"Identifier", "Moment", "Progress", "Reference"}
     described = {"Manifest", "TableTransaction"}  # messages of the table format, in docs/table-format.md
-    services = {"ChangeService", "PartitionService", "TagService", "UpkeepService"}  # protocols of those in `CLASSES`
+    services = {
+        "ChangeService",
+        "EventService",
+        "PartitionService",
+        "TagService",
+        "UpkeepService",
+    }  # protocols of those in `CLASSES`
     known = plain | aliases | described | services | {*lancekeep.__all__}
     hidden = {kind: of for kind, of in public_types() if kind not in known}
     assert hidden == {}

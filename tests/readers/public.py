@@ -43,6 +43,7 @@ CATALOG: Mapping[str, str] = {
 SERVICES: Mapping[str, Mapping[str, str]] = {
     "branches": {"create": "create_branch", "delete": "delete_branch", "fast_forward": "fast_forward"},
     "changes": {},
+    "events": {"record": "writes outside of tables: test_events.py"},
     "partitions": {"create": "partitions are tables of other names: test_partitioned_namespaces.py"},
     "data": {
         "delete": "change_by_request",
@@ -184,6 +185,7 @@ READING: Mapping[str, frozenset[str]] = {
     "data": frozenset({"analyze", "count", "explain", "query", "stats"}),
     "branches": frozenset({"list"}),
     "changes": frozenset({"latest", "read", "watch"}),
+    "events": frozenset({"latest", "read", "watch"}),
     "partitions": frozenset({"open"}),
     "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),

@@ -185,12 +185,12 @@ class CompatibleManifestStore:
     """
 
     guarantees = _GUARANTEES
-    feed = None
 
     def __init__(self, manifest: ManifestStore, listing: DirectoryListing) -> None:
         self._manifest = manifest
         self._listing = listing
         self.history = manifest.history
+        self.feed = manifest.feed
         self._view = CompatibleView(manifest.recent(), listing.view, manifest.view)
         self._remembered: Mapping[str, str] = {}
 

@@ -23,6 +23,7 @@ from typing import Any
 import attrs
 
 from lancekeep.adapters.manifest_stores.index import IndexedView
+from lancekeep.adapters.manifest_stores.lance_feed import LanceFeed
 from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, leftovers, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import (
     Prepared,
@@ -78,7 +79,6 @@ class LanceManifestStore:
         jitter: returns the random fraction of that backoff.
     """
 
-    feed = None
     guarantees = IndexedView.guarantees
 
     def __init__(
@@ -118,6 +118,7 @@ class LanceManifestStore:
         self._company = 1
         self._reading = RLock()
         self._cleaner: ThreadPoolExecutor | None = None
+        self.feed = LanceFeed(self._versions, self, key)
 
     def location_of(self, table_id: ObjectId) -> None:
         """Return None: the name of each new directory has a new hash."""
@@ -163,6 +164,24 @@ class LanceManifestStore:
         if self._cleaner is not None:
             self._cleaner.shutdown()
             self._cleaner = None
+
+    # -- the versions of the feed -------------------------------------------------------------------------------
+
+    def content(self, number: int) -> bytes:
+        """Return the manifest file of a version. Raises `ObjectNotFound` without one."""
+        if self._latest is None:
+            self.view()  # finds the scheme of the names
+        return self._objects.get(self._name(number))
+
+    def latest(self) -> tuple[int, bytes]:
+        """Return the latest version with its manifest file; version 0 has none."""
+        self.view()
+        latest = self._latest
+        return (0, b"") if latest is None else (latest.number, latest.content)
+
+    def numbers(self) -> Sequence[int]:
+        """Return the versions that exist, unordered."""
+        return [number for number, _ in versions_of(self._objects, self._key)]
 
     # -- looking ------------------------------------------------------------------------------------------------
 

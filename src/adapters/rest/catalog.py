@@ -16,6 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 import attrs
 
 from lancekeep.adapters.rest.dropped import RestDropped, RestProtection
+from lancekeep.adapters.rest.events import RestEvents
 from lancekeep.adapters.rest.records import RestChanges, RestPartitions, RestTags, RestTransactionRecords, RestViews
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, table_of, texts_of
 from lancekeep.adapters.rest.upkeep import RestUpkeep
@@ -29,6 +30,7 @@ from lancekeep.application.entries.services import (
     TableService,
     TagService,
 )
+from lancekeep.application.events.service import EventService
 from lancekeep.application.partitions.services import PartitionService
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.compactions import Compactions
@@ -98,6 +100,7 @@ class ServedServices:
     protection: ProtectionService
     tags: TagService
     changes: ChangeService
+    events: EventService
     writes: WriteService
     data: TableData
     structure: TableStructure
@@ -145,6 +148,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         protection=RestProtection(server),
         tags=RestTags(server),
         changes=RestChanges(server.uri),
+        events=RestEvents(server),
         writes=writes,
         data=TableData(tables, writes, engine),
         structure=TableStructure(writes, engine, no_transactions),

@@ -83,7 +83,7 @@ def error_of(status: int, body: Any, what: str) -> errors.LancekeepError:
     if token is not None:
         return CommitUnknown(message, token)
     if isinstance(code, int) and not isinstance(code, bool) and code in _BY_CODE and status != 429:
-        kind = _BY_CODE[code]
+        kind = errors.CursorExpired if status == 410 else _BY_CODE[code]
         if status in RETRIED and not issubclass(kind, errors.StoreUnavailable):
             kind = errors.StoreUnavailable  # a gateway's status says more than the body that it passes on
         error = kind(message)

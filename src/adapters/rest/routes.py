@@ -20,6 +20,8 @@ from pydantic import BaseModel
 from lancekeep.domain.rights import name_of
 
 GET, POST = "GET", "POST"
+CURSOR_HEADER, SOURCE_HEADER = "x-lancekeep-cursor", "x-lancekeep-source"
+"""The headers of a batch of events: where to continue, and the catalog."""
 
 
 class Body(StrEnum):
@@ -30,6 +32,8 @@ class Body(StrEnum):
     JSON = "json"
     ARROW = "arrow"
     """A request holds an Arrow IPC stream, a response an Arrow IPC file."""
+    EVENTS = "events"
+    """A response is a batch of CloudEvents in JSON, or a stream of them."""
     METADATA = "metadata"
     """A JSON object that is the field ``metadata`` itself."""
 
@@ -181,6 +185,15 @@ class ProtectionRequest(ListOperationsRequest):
     id: list[str] | None = None
 
 
+class ListEventsRequest(ListOperationsRequest):
+    """The request of ``ListEvents``; see `Events.read`. ``wait`` is in seconds."""
+
+    id: list[str] | None = None
+    after: str | None = None
+    limit: int | None = None
+    wait: int | None = None
+
+
 class DescribeTablesRequest(ListOperationsRequest):
     """The request of ``DescribeTables``.
 
@@ -327,6 +340,7 @@ ROUTES: tuple[Route, ...] = (
 
 EXTENSIONS: tuple[Route, ...] = (
     _post("describe_tables", "/lancekeep/v1/table/batch-describe"),
+    Route("list_events", GET, "/v1/events", ("id", "after", "limit", "wait"), body=Body.NONE, answer=Body.EVENTS),
     Route("list_dropped_tables", GET, "/lancekeep/v1/object/{id}/dropped", _PAGE, body=Body.NONE),
     _post("undrop_table", "/lancekeep/v1/table/{id}/undrop"),
     _post("purge_table", "/lancekeep/v1/table/{id}/purge"),

@@ -11,7 +11,16 @@ from uuid import uuid4
 
 from lancekeep.adapters.rest.connection import MOST_JSON, MOST_ROWS, Connection, NotSent, Reply
 from lancekeep.adapters.rest.errors import RETRIED, code_of, error_of
-from lancekeep.adapters.rest.routes import EXTENSIONS, LEGACY_ROUTES, READS, ROUTES, Body, Route
+from lancekeep.adapters.rest.routes import (
+    CURSOR_HEADER,
+    EXTENSIONS,
+    LEGACY_ROUTES,
+    READS,
+    ROUTES,
+    SOURCE_HEADER,
+    Body,
+    Route,
+)
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable, Unsupported
@@ -162,7 +171,9 @@ class RestServer:
                 value = fields.pop(name)
                 headers[header] = value if isinstance(value, str) else json.dumps(value)
         for name in route.query:
-            if name in fields:
+            if name == "id" and "id" in fields:
+                query[name] = self._settings.delimiter.join(fields.pop("id"))
+            elif name in fields:
                 query[name] = _parameter(fields.pop(name))
         if route.body is Body.ARROW:
             fields.pop("storage_options", None)
@@ -256,6 +267,11 @@ def _response(route: Route, reply: Reply) -> dict[str, Any]:
     if route.answer is Body.NONE or not reply.content:
         return context
     body = _json(reply)
+    if route.answer is Body.EVENTS:
+        cursor = reply.headers.get(CURSOR_HEADER)
+        if not isinstance(body, list) or cursor is None:
+            raise _malformed(reply, route)
+        return {"events": body, "cursor": cursor, "source": reply.headers.get(SOURCE_HEADER, ""), **context}
     if field := route.value:
         if isinstance(body, dict) and field in body:
             body = body[field]

@@ -24,7 +24,8 @@ class CatalogChanges:
     changes were made. A consumer stores the cursor of the last change that it has processed, and continues there. If it
     ends between both steps, it reads that change again, with the same id.
 
-    Only catalogs in PostgreSQL have a feed; the others raise `Unsupported`. Commits of rows are not in the feed.
+    Catalogs in PostgreSQL and in a manifest table have a feed; the others raise `Unsupported`. A manifest table keeps
+    changes for ten minutes at least. Commits of rows are not in the feed; `Events` has them, too.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -44,11 +45,11 @@ class CatalogChanges:
             InvalidInput: An argument is invalid.
             Unsupported: The store of the entries keeps no changes.
         """
-        feed, cursor = self._feed(), None if after is None else ChangeCursor.parse(after)
+        feed, cursor = self._ledger.feed(), None if after is None else ChangeCursor.parse(after)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
             raise InvalidInput(f"the limit is {limit!r:.80}; expected a number from 1 to {LARGEST_PAGE}")
         page = self._page(feed, cursor, limit)
-        if page.changes or not _checked_seconds("wait", wait):
+        if page.changes or not checked_seconds("wait", wait):
             return page
         clock = self._ledger.commits.retry.clock
         until = clock() + wait
@@ -71,8 +72,8 @@ class CatalogChanges:
         Raises:
             VersionNotFound, InvalidInput, Unsupported: As `read`.
         """
-        feed, cursor = self._feed(), None if after is None else ChangeCursor.parse(after)
-        if not _checked_seconds("poll", poll):
+        feed, cursor = self._ledger.feed(), None if after is None else ChangeCursor.parse(after)
+        if not checked_seconds("poll", poll):
             raise InvalidInput("poll is 0; expected the seconds between two reads")
         return self._watched(feed, cursor, poll)
 
@@ -82,15 +83,7 @@ class CatalogChanges:
         Raises:
             Unsupported: The store of the entries keeps no changes.
         """
-        return str(self._ledger.commits.retry.call(self._feed().latest))
-
-    def _feed(self) -> ChangeFeed:
-        feed = self._ledger.manifest.feed
-        if feed is None:
-            raise self._ledger.guarantees.refusal(
-                "keeps no feed of its changes; a catalog in PostgreSQL does (impl='postgres')"
-            )
-        return feed
+        return str(self._ledger.commits.retry.call(self._ledger.feed().latest))
 
     def _page(self, feed: ChangeFeed, after: ChangeCursor | None, limit: int) -> ChangePage:
         retry, changes = self._ledger.commits.retry, list[CatalogChange]()
@@ -115,7 +108,12 @@ class CatalogChanges:
                     wait_for_change(poll)
 
 
-def _checked_seconds(name: str, seconds: float) -> float:
+def checked_seconds(name: str, seconds: float) -> float:
+    """Return a time span.
+
+    Raises:
+        InvalidInput: It is no number of seconds, or too long.
+    """
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not math.isfinite(seconds) or not 0 <= seconds <= LONGEST_WAIT:
         raise InvalidInput(f"{name} is {seconds!r:.80}; expected seconds from 0 to {LONGEST_WAIT:.0f}")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lancekeep.application.commits.table_commits import TableCommits
     from lancekeep.domain.idempotency import Effect
     from lancekeep.domain.table import Table
+    from lancekeep.ports.change_feed import ChangeFeed
     from lancekeep.ports.commit_store import ExternalCommitStore
     from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 
@@ -104,12 +105,12 @@ class Ledger:
         self.commits = commits
         self.managed = managed
         self._root_uri = root_uri
-        self._new_id = new_id
+        self.new_id = new_id
         self._checked: CatalogView | None = None
 
     def at(self, manifest: ManifestStore) -> Ledger:
         """Return the catalog with its entries in another manifest store."""
-        return Ledger(manifest, self.commits, self._root_uri, managed=self.managed, new_id=self._new_id)
+        return Ledger(manifest, self.commits, self._root_uri, managed=self.managed, new_id=self.new_id)
 
     @property
     def guarantees(self) -> ManifestStoreGuarantees:
@@ -145,6 +146,20 @@ class Ledger:
     def recent(self) -> CatalogView:
         """Return the entries as of the last read. This costs no request."""
         return _seen(self.manifest.recent())
+
+    def feed(self) -> ChangeFeed:
+        """Return the feed of changes of the store of the entries.
+
+        Raises:
+            Unsupported: The store keeps no changes.
+        """
+        found = self.manifest.feed
+        if found is None:
+            raise self.guarantees.refusal(
+                "keeps no feed of its changes; a catalog in PostgreSQL does (impl='postgres'), and a directory with a "
+                "manifest table (mode='v2' or 'compatible')"
+            )
+        return found
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -360,7 +375,7 @@ class Ledger:
         return adopted
 
     def _proposed(self) -> Identity:
-        return Identity(self._new_id(), self._root_uri)
+        return Identity(self.new_id(), self._root_uri)
 
     # -- life ---------------------------------------------------------------------------------------------------
 

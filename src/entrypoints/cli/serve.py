@@ -35,6 +35,7 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
 @click.option("--keys", metavar="FILE", help="The API keys of callers, as `lancekeep keys create` writes them.")
 @click.option("--policy", metavar="FILE", help="The roles of callers. Default: each authenticated caller has all.")
 @click.option("--audit", metavar="FILE", help="Append who did what to a file; see `lancekeep audit`.")
+@click.option("--events", is_flag=True, default=None, help="Record events, for GET /v1/events; see `lancekeep events`.")
 @click.option("--certificate", metavar="FILE", help="The TLS certificate with its chain, in PEM format.")
 @click.option("--private-key", metavar="FILE", help="The key of the certificate, in PEM format.")
 @click.option(

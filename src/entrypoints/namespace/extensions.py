@@ -18,17 +18,23 @@ from lancekeep.adapters.lance.callbacks import checked_limit
 from lancekeep.adapters.rest.routes import (
     DescribeTablesRequest,
     ListDroppedRequest,
+    ListEventsRequest,
     ProtectionRequest,
     PurgeRequest,
     UndropRequest,
 )
 from lancekeep.application.entries.dropped import DroppedTable
+from lancekeep.application.events.cloud_events import fields_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import id_of
 from lancekeep.entrypoints.namespace.tables import TableOperations
 
+MOST_EVENTS: Final = 1000
+"""The most events of one answer."""
+LATEST: Final = "latest"
+"""The value of ``after`` for the cursor of what follows."""
 MOST_TABLES: Final = 100
 """The most tables that one request describes."""
 
@@ -52,6 +58,25 @@ class ExtensionOperations(TableOperations):
                 return {"error": {"code": int(error.code), "error": str(error)}}
 
         return each_described(request, described)
+
+    @operation
+    def list_events(self, request: ListEventsRequest) -> dict[str, Any]:
+        """List the events after a cursor.
+
+        ``after`` may be ``latest``, for the latest cursor without events. ``wait`` is for servers, which wait without a
+        thread; here it is ignored.
+
+        Returns:
+            ``events``, each as a CloudEvent, the ``cursor`` to continue at, and the ``source`` of the events.
+        """
+        limit = MOST_EVENTS if request.limit is None else request.limit
+        if limit > MOST_EVENTS:
+            raise InvalidInput(f"the limit is {limit}; an answer has at most {MOST_EVENTS} events")
+        events = self._catalog.events
+        after = events.latest() if request.after == LATEST else request.after
+        found = events.read(after, limit, below=id_of(request))
+        shown = [fields_of(each, found.source) for each in found.events]
+        return {"events": shown, "cursor": found.cursor, "source": found.source}
 
     @operation
     def list_dropped_tables(self, request: ListDroppedRequest) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
 from lancekeep.entrypoints.rest.conditional import Conditional
 from lancekeep.entrypoints.rest.deadlines import deadline
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
+from lancekeep.entrypoints.rest.events import EventAnswers
 from lancekeep.entrypoints.rest.health import Health
 from lancekeep.entrypoints.rest.idempotency import Idempotency
 from lancekeep.entrypoints.rest.observation import REQUEST_ID, Observation, Telemetry
@@ -115,6 +116,7 @@ def create_app(
     app.state.health = health
     app.state.telemetry = telemetry
     app.state.running = innermost.running
+    app.state.events = innermost.events
     return app
 
 
@@ -202,6 +204,7 @@ class Operations:
         self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
         self._places = _places(namespace)
         self.running = Running()
+        self.events = EventAnswers(settings.long_seconds)
         self._perform: Handler = self.call
         wrappers: tuple[Around, ...] = (Batches(self._places), *around, Idempotency(namespace))
         for wrapper in reversed(wrappers):
@@ -222,6 +225,11 @@ class Operations:
             async with self._bodies.received(body, caller) as content:
                 call = await self._parsed(partial(call_of, route, parameters, scope, content), content)
                 state["call"] = call
+                if route.answer is Body.EVENTS:
+                    response = await self.events.answer(call, partial(self._waiting, caller), receive, send)
+                    if response is not None:
+                        await response(scope, receive, send)
+                    return
                 async with deadline(call, self._settings):
                     if route.answer is Body.ARROW:
                         rows = _response_body(route, send, loop)
@@ -247,6 +255,11 @@ class Operations:
             response = refusal_of(problem, state.get("request_id", ""))
             await body.discard(UNREAD)
         await response(scope, receive, send)
+
+    async def _waiting(self, caller: str, call: Call) -> Any:
+        """Perform a call for a caller that waits for events."""
+        async with deadline(call, self._settings):
+            return await self._in_thread(caller, self._perform, call)
 
     async def _parsed(self, parse: Callable[[], Call], content: BinaryIO) -> Call:
         """Return a request; others are answered while a large one is parsed."""

@@ -15,7 +15,7 @@ from lance_namespace.errors import ErrorCode
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error
 from lancekeep.domain.commit_token import CommitUnknown
-from lancekeep.domain.errors import LancekeepError, causes
+from lancekeep.domain.errors import CursorExpired, LancekeepError, causes
 
 RESOLVE_TOKEN = "resolve_token"
 """The entry of ``context`` that holds the token of an unknown commit."""
@@ -109,6 +109,9 @@ class Problem:
             return Problem(503, ErrorCode.SERVICE_UNAVAILABLE, str(unknown), token, {"retry-after": "1"})
         if isinstance(error, HttpError):
             return Problem(error.status, error.code, str(error), headers=error.headers)
+        expired = next((each for each in causes(error) if isinstance(each, CursorExpired)), None)
+        if expired is not None:
+            return Problem(410, ErrorCode.TABLE_VERSION_NOT_FOUND, str(expired))
         if isinstance(error, NotImplementedError):
             error = api_errors.UnsupportedOperationError(str(error) or "The namespace does not support the operation.")
         if isinstance(error, LancekeepError):

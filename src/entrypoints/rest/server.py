@@ -115,6 +115,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopped_at = time.monotonic()
         self._application.state.health.stop()
+        self._application.state.events.stop()
         self._end_background(0)
         await super().shutdown(sockets)
 

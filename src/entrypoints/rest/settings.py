@@ -56,6 +56,7 @@ class ServerSettings:
         keys: The file of API keys, as ``lancekeep keys`` writes it.
         tokens: The issuer of bearer tokens: ``[server.tokens]`` with ``jwks``, ``issuer`` and ``audience``.
         audit: The file of the audit log; without one, there is none.
+        events: Whether to record the events of the catalog in its log.
         policy: The file of grants; without one, every authenticated caller may do everything.
         vending: The role whose credentials are vended: ``[server.vending]`` with ``role_arn``.
         certificate: The file of the TLS certificate and its chain.
@@ -86,6 +87,7 @@ class ServerSettings:
     keys: str = ""
     tokens: Mapping[str, Any] = attrs.field(factory=dict)
     audit: str = ""
+    events: bool = False
     policy: str = ""
     vending: Mapping[str, Any] = attrs.field(factory=dict)
     certificate: str = ""

@@ -20,18 +20,21 @@ class Task:
         settings: The settings of the server.
         native: Whether to serve the directory namespace of pylance.
         maintenance: The file of the policy by which this process maintains tables; None if it does not.
+        records: Whether this process records events, if the settings say so.
     """
 
     config: ConnectionConfig
     settings: ServerSettings
     native: bool = False
     maintenance: Path | None = None
+    records: bool = True
 
     def of_worker(self, number: int) -> Task:
-        """Return the task of one worker: the first maintains tables."""
+        """Return the task of one worker: the first maintains tables and records events."""
         if self.settings.workers == 1:
             return self
-        return attrs.evolve(self, settings=self.settings.share(), maintenance=None if number else self.maintenance)
+        maintenance = None if number else self.maintenance
+        return attrs.evolve(self, settings=self.settings.share(), maintenance=maintenance, records=not number)
 
 
 @attrs.frozen

@@ -10,8 +10,10 @@ import attrs
 from lance_namespace import errors as api_errors
 
 from lancekeep.application.entries.base_paths import restricted
+from lancekeep.application.events.cloud_events import event_of, fields_of
 from lancekeep.domain.authorization import Decision, Principal
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.events import visible
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.rights import Permission, Right, permission_of, role_of
 from lancekeep.entrypoints.namespace.extensions import dropped_page
@@ -48,6 +50,8 @@ class Authorization:
             with restricted(partial(self._may_read, principal)):
                 if call.operation == "list_dropped_tables":
                     return self._dropped(call, principal, proceed)
+                if call.operation == "list_events":
+                    return self._events(call, principal, proceed)
                 if call.operation in _NAMES:
                     return self._listing(call, principal, proceed)
                 return proceed(call)
@@ -111,6 +115,18 @@ class Authorization:
         whole = request.model_copy(update={"limit": None})
         found = proceed(attrs.evolve(call, request=whole))["tables"]
         return dropped_page([each for each in found if may_list(each["id"])], request.limit)
+
+    def _events(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
+        """Return the events of objects that the principal may describe."""
+        permission = permission_of(call.operation)
+
+        def may_see(object_id: ObjectId) -> bool:
+            return self.authorizer.decide(principal, permission, object_id) is Decision.ALLOWED
+
+        answer = proceed(call)
+        source = answer["source"]
+        shown = visible(map(event_of, answer["events"]), may_see)
+        return {**answer, "events": [fields_of(each, source) for each in shown]}
 
     def _listing(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
         request: Any = call.request

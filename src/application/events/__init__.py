@@ -1,0 +1,1 @@
+"""The log of events of a catalog: record, read and deliver them."""
