@@ -186,7 +186,7 @@ def _event_of(change: CatalogChange) -> Event:
     data: dict[str, Any] = {"id": list(change.object_id.names), "catalog_version": change.version}
     if change.former is not None:
         data["former"] = list(change.former.names)
-    name = f"{change.id.partition('-')[0]}.{_digest(change.object_id.key)}"
+    name = f"{change.id.partition('-')[0]}_{_digest(change.object_id.key)}"
     return Event(name, f"{PREFIX}{change.object_type}.{change.kind}", change.object_id, change.at, data)
 
 
@@ -283,14 +283,14 @@ def committed(location: str, position: TablePosition, branch: str, found: Commit
     """
     data = {**_history(position, branch), "version": found.version, "transaction": found.transaction}
     data |= {"operation": found.operation} | ({} if found.rows is None else {"rows": found.rows})
-    name = f"{_digest(f'{location}/{branch}')}.{found.version}.{found.transaction}"
+    name = f"{_digest(f'{location}/{branch}')}_{found.version}_{found.transaction.removesuffix('.txn')}"
     return Event(name, COMMITTED, _object(position), found.at, data)
 
 
 def missed(location: str, position: TablePosition, branch: str, first: int, last: int, at: int) -> Event:
     """Return the event of versions that were removed before they were recorded."""
     data = {**_history(position, branch), "first": first, "last": last}
-    return Event(f"{_digest(f'{location}/{branch}')}.{first}-{last}", VERSIONS_MISSED, _object(position), at, data)
+    return Event(f"{_digest(f'{location}/{branch}')}_{first}-{last}", VERSIONS_MISSED, _object(position), at, data)
 
 
 def listed(location: str, key: str, kind: str, transaction: str, at: int) -> Event:
@@ -303,14 +303,14 @@ def listed(location: str, key: str, kind: str, transaction: str, at: int) -> Eve
         transaction: The identity of its first or last version.
         at: The time of that version; 0 if it is unknown.
     """
-    name = f"{_digest(location)}.{kind}.{transaction}"
+    name = f"{_digest(location)}_{kind}_{transaction.removesuffix('.txn')}"
     object_id = ObjectId.from_key(key)
     return Event(name, f"{PREFIX}{TABLE}.{kind}", object_id, at, {"id": list(object_id.names)})
 
 
 def changes_missed(before: str, after: str, at: int) -> Event:
     """Return the event of changes that were removed before they were recorded."""
-    return Event(f"{before}-{after}", CHANGES_MISSED, ObjectId(), at, {"id": []})
+    return Event(f"{before}-{after}".replace(".", "_"), CHANGES_MISSED, ObjectId(), at, {"id": []})
 
 
 def _history(position: TablePosition, branch: str) -> dict[str, Any]:
@@ -356,5 +356,6 @@ def visible(events: Iterable[Event], may_see: Callable[[ObjectId], bool]) -> Ite
 
 
 def is_below(event: Event, above: ObjectId) -> bool:
-    """Return whether an event is of an object, or of anything below it."""
-    return event.object_id.names[: len(above.names)] == above.names
+    """Return whether an event is of an object or below it, also before a rename."""
+    places = (event.object_id.names, tuple(event.data.get("former") or ()) or event.object_id.names)
+    return any(names[: len(above.names)] == above.names for names in places)

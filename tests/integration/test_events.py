@@ -22,14 +22,18 @@ import pyarrow as pa
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from redis_servers import poll
-from rest_server import serving
+from rest_server import running, serving
 
 import lancekeep
+from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.events import log as event_log
 from lancekeep.application.events import recorder
 from lancekeep.domain.errors import InvalidInput, Refused, Unsupported
 from lancekeep.domain.events import EventBatch
+from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.security.setup import security_of
+from lancekeep.entrypoints.rest.settings import ServerSettings
 
 ROWS = pa.table({"a": [1, 2, 3]})
 
@@ -322,6 +326,70 @@ def test_server_waits_for_an_event_and_streams(plain: lancekeep.Catalog, url: st
     assert json.loads(data[6:])["data"]["version"] == 3
 
 
+def test_a_caller_sees_the_events_of_objects_that_it_may_describe(plain: lancekeep.Catalog, tmp_path: Path) -> None:
+    plain.events.record()
+    for name in ("mine", "theirs"):
+        plain.create_namespace(name)
+        plain.write(f"{name}.t", ROWS)
+    plain.rename_table("mine.t", "theirs.secret")
+    plain.rename_table("theirs.t", "mine.u")
+    plain.rename_table("mine.u", "mine.v")
+    settle(plain)
+    expected = [("created", "mine"), ("created", "mine.t"), ("dropped", "mine.t"), ("created", "mine.u")]
+    expected += [("renamed", "mine.v"), ("committed", "mine.v")]
+    keys, policy = KeyFile(tmp_path / "keys.json"), tmp_path / "policy.toml"
+    [ada, bob] = [keys.create(name, ())[1] for name in ("ada", "bob")]
+    policy.write_text(
+        '[[grants]]\nrole = "read"\non = "mine"\nprincipals = ["key:ada"]\n'
+        '[[grants]]\nrights = ["list"]\non = ""\nprincipals = ["key:bob"]\n'
+    )
+    settings = ServerSettings(keys=str(tmp_path / "keys.json"), policy=str(policy))
+    security = security_of(settings, {})
+    namespace = lancekeep.DirectoryNamespace(**{"root": str(tmp_path / "lake"), "storage.fsync": "false"})
+    app = create_app(namespace, settings, around=security.around, middleware=security.middleware)
+    with running(app, settings) as url:
+        answer = httpx.get(f"{url}/v1/events", headers={"x-api-key": ada})
+        found = [(each["type"].rpartition(".")[2], each["subject"].replace("$", ".")) for each in answer.json()]
+        assert sorted(found) == sorted(expected)
+        assert found[: len(expected) - 1] == expected[:-1]
+        assert "theirs" not in answer.text
+        assert "secret" not in answer.text
+        assert answer.headers["x-lancekeep-cursor"] == plain.events.latest()
+        assert httpx.get(f"{url}/v1/events", headers={"x-api-key": bob}).status_code == 403
+        assert httpx.get(f"{url}/v1/events").status_code == 401
+        hidden = httpx.get(f"{url}/v1/events", params={"id": "theirs"}, headers={"x-api-key": ada})
+        assert (hidden.status_code, hidden.json()["code"]) == (404, 1)
+
+
+def test_a_server_records_events_until_it_is_killed_and_after(plain: lancekeep.Catalog, tmp_path: Path) -> None:
+    uri = str(tmp_path / "lake/t.lance")
+    lance.write_dataset(ROWS, uri)
+
+    def serve() -> tuple[subprocess.Popen[str], str]:
+        line = [sys.executable, "-m", "lancekeep", "serve", str(tmp_path / "lake"), "--events", "--port", "0"]
+        server = subprocess.Popen([*line, "--log-format", "json"], stderr=subprocess.PIPE, text=True)
+        assert server.stderr is not None
+        return server, json.loads(server.stderr.readline())["url"]
+
+    found: list[dict[str, Any]] = []
+    cursor = "latest"
+    for stop in (signal.SIGKILL, signal.SIGTERM):
+        server, url = serve()
+        try:
+            if cursor == "latest":
+                cursor = httpx.get(f"{url}/v1/events", params={"after": cursor}).headers["x-lancekeep-cursor"]
+            lance.write_dataset(ROWS, uri, mode="append")
+            while not found or found[-1]["data"]["version"] < lance.dataset(uri).version:
+                answer = httpx.get(f"{url}/v1/events", params={"after": cursor, "wait": 30}, timeout=60)
+                found += (each for each in answer.json() if each["type"] == "lancekeep.table.committed")
+                cursor = answer.headers["x-lancekeep-cursor"]
+        finally:
+            server.send_signal(stop)
+            assert server.wait() == (0 if stop == signal.SIGTERM else -stop)
+        lance.write_dataset(ROWS, uri, mode="append")  # while no server runs
+    assert [each["data"]["version"] for each in found] == [2, 3, 4]
+
+
 # -- kills -------------------------------------------------------------------------------------------------------
 
 WRITER = """
@@ -401,5 +469,5 @@ def test_kills_lose_and_repeat_no_event(plain: lancekeep.Catalog, tmp_path: Path
     for name in plain.list_tables():
         assert same(commits(events, name), history(plain.describe_table(name).uri)), name
     changes = [each.id.partition("-")[0] for each in plain.changes.read(limit=10_000).changes]
-    recorded = [event.id.partition(".")[0] for event in events if "catalog_version" in event.data]
+    recorded = [event.id.partition("_")[0] for event in events if "catalog_version" in event.data]
     assert recorded == changes[-len(recorded) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
@@ -11,7 +12,7 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.events.histories import TableHistories
 from lancekeep.application.events.log import EventLog
 from lancekeep.domain.change_feed import CREATED, DROPPED_KIND, CatalogVersion, ChangeCursor
-from lancekeep.domain.errors import VersionNotFound
+from lancekeep.domain.errors import LancekeepError, StoreUnavailable, VersionNotFound
 from lancekeep.domain.events import (
     Event,
     EventBatch,
@@ -25,6 +26,8 @@ from lancekeep.domain.events import (
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.table import v1_table
 from lancekeep.format.event_log import Checkpoint
+
+_LOG = logging.getLogger(__name__)
 
 KEEP = timedelta(days=7)
 """How long events are kept at least."""
@@ -119,7 +122,7 @@ class EventRecorder:
         """Return the present state: a log begins with what follows."""
         position = self._ledger.commits.retry.call(self._ledger.feed().latest)
         tables = self._known_tables()
-        positions = {place: self._histories.latest(place, TablePosition(key)) for place, key in tables.items()}
+        positions = {place: self._latest(place, key) for place, key in tables.items()}
         cursor = position
         while versions := self._ledger.commits.retry.call(partial(self._ledger.feed().versions, cursor, MOST_EVENTS)):
             for version in versions:  # a table that was created since has all of its commits in the log
@@ -128,6 +131,15 @@ class EventRecorder:
                         positions.pop(location or "", None)
             cursor = versions[-1].cursor
         return Checkpoint(self._new_id(), 0, str(position), positions)
+
+    def _latest(self, location: str, key: str) -> TablePosition:
+        try:
+            return self._histories.latest(location, TablePosition(key))
+        except StoreUnavailable:
+            raise
+        except LancekeepError as error:  # once it can be read, its versions are events
+            _LOG.warning("The versions of %s at %s cannot be read now: %s", key, location, error)
+            return TablePosition(key)
 
     def _known_tables(self) -> Mapping[str, str]:
         """Return the object ids of all tables by location."""
@@ -164,7 +176,8 @@ class EventRecorder:
         """Take the positions of tables after a version, and first the last commits of tables that it ends."""
         ending, _ = positions_after(version, draft.known)
         for location in ending:
-            self._read(draft, location)
+            while self._read(draft, location):
+                pass
         _, changed = positions_after(version, draft.known)
         draft.positions |= changed
 
@@ -218,13 +231,22 @@ class EventRecorder:
                 draft.events.append(listed(location, position.key, DROPPED_KIND, name, 0))
                 draft.positions[location] = None
 
-    def _read(self, draft: _Draft, location: str) -> None:
+    def _read(self, draft: _Draft, location: str) -> bool:
+        """Draft commits of a table; return whether there may be more."""
         position = draft.known.get(location)
         if position is None or not position.is_followed:
-            return
-        for event, after in self._histories.after(location, position, _MOST_VERSIONS):
-            draft.events.append(event)
-            draft.positions[location] = after
+            return False
+        before = len(draft.events)
+        try:
+            for event, after in self._histories.after(location, position, _MOST_VERSIONS):
+                draft.events.append(event)
+                draft.positions[location] = after
+        except StoreUnavailable:
+            raise
+        except LancekeepError as error:  # the other tables go on
+            _LOG.warning("The commits of %s at %s cannot be recorded now: %s", position.key, location, error)
+            return False
+        return len(draft.events) > before
 
     # -- appending ----------------------------------------------------------------------------------------------
 

@@ -104,7 +104,10 @@ class EventAnswers:
             if left <= 0 or not await self._paused(left, gone, at_once=bool(found["events"])):
                 break
             call = _after(call, cursor)
-            found = await perform(call)
+            try:
+                found = await perform(call)
+            except Exception:  # the client connects again, and gets the error as an answer
+                break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _paused(self, most: float, gone: asyncio.Task[None], *, at_once: bool = False) -> bool:
