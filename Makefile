@@ -68,6 +68,8 @@ soak: $(VENV)/installed-test ## run the tests that make test leaves out, and the
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_hive_home.py -k "killed or lost"
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_hive_metastore.py -k share_a_catalog
 	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_namespace_behaviours.py -k TestHive
+	@LANCEKEEP_HIVE_DATABASE=postgresql $(BIN)/python -m pytest -q -k "hive or Hive" \
+	    tests/integration/test_hive_home.py tests/integration/test_namespace_behaviours.py
 	@LANCEKEEP_REST_EXAMPLES=100 $(BIN)/python -m pytest tests/fuzz/test_rest_requests.py
 	@LANCEKEEP_MUTATIONS=2000 $(BIN)/python -m pytest tests/integration/test_mutated_transactions.py -s
 	@LANCEKEEP_MODEL=large $(BIN)/python -m pytest tests/model

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +20,7 @@ from botocore.loaders import create_loader
 from engines import Engine, MissingEngine, running
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from postgres_servers import postgres_container, postgres_process
+from postgres_servers import new_server, postgres_container, postgres_process
 from soak import is_soak
 
 from servers import Unavailable, hive_metastore, moto_container, moto_process, redis_container, redis_process
@@ -105,9 +105,29 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def hive_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the URL of a shared Hive Metastore, without a database: Hive 2.3 from the jars in pyspark."""
+    """Yield the URL of a shared Hive Metastore, without a path: Hive 2.3 from the jars in pyspark.
+
+    Its own database is Derby, or what LANCEKEEP_HIVE_DATABASE names.
+    """
+    if os.environ.get("LANCEKEEP_HIVE_DATABASE") == "postgresql":
+        yield from _first_available(lambda: hive_on_postgres(tmp_path_factory.mktemp("metastore")))
+        return
     with hive_metastore(tmp_path_factory.mktemp("metastore")) as address:
         yield f"hive://{address}"
+
+
+@pytest.fixture(scope="session")
+def hive_postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the URL of a shared Hive Metastore over a PostgreSQL of its own."""
+    yield from _first_available(lambda: hive_on_postgres(tmp_path_factory.mktemp("metastore")))
+
+
+@contextmanager
+def hive_on_postgres(directory: Path) -> Iterator[str]:
+    with new_server() as database:
+        jdbc = f"jdbc:postgresql://127.0.0.1:{database.port}/postgres"
+        with hive_metastore(directory, database=jdbc) as address:
+            yield f"hive://{address}"
 
 
 @pytest.fixture(scope="session")

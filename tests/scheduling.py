@@ -19,7 +19,7 @@ class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
             return "jar"  # built once; its sessions are processes of their own
         if file == "test_stream_soak" or (file.startswith("test_spark") and file != "test_spark_writers"):
             return "spark"  # one session
-        if file.startswith("test_hive"):
+        if file.startswith("test_hive") or "hive" in nodeid.lower() or "metastore" in nodeid:
             return "hive"  # one Metastore
         if file == "test_lance_ray":
             return "ray"  # one instance

@@ -117,6 +117,14 @@ class TestHive(ManifestStoreContract):
         yield from opened_hive(hive_url)
 
 
+class TestHiveOverPostgres(TestHive):
+    """The Metastore of a deployment, whose database orders names and locks rows in other ways than Derby."""
+
+    @pytest.fixture
+    def hive_url(self, hive_postgres_url: str) -> str:
+        return hive_postgres_url
+
+
 def opened_hive(url: str) -> Iterator[ManifestStore]:
     location = StoreUrl.parse(url, {}, MANIFEST_STORES)
     with closing(HiveManifestStore.open(location, LocalObjectStore(), "lake")) as store:  # nothing is written there

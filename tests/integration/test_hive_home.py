@@ -421,8 +421,6 @@ def test_page_takes_a_bounded_number_of_requests(
 
     class Counted:
         def __getattr__(self, name: str) -> Any:
-            if name == "read":
-                return self.read
             calls.append(name)
             return getattr(store._metastore, name)
 
@@ -430,12 +428,20 @@ def test_page_takes_a_bounded_number_of_requests(
             calls.append(read.method.name)
             return store._metastore.read(read)
 
+        def tables(self, database: str, names: Sequence[str], catalog: str | None) -> Any:
+            calls.append(f"{len(names)} tables")
+            return store._metastore.tables(database, names, catalog)
+
     counted: Any = Counted()
     other = HiveManifestStore(counted, layout)
     calls.clear()
     view = other.view()
     assert view.children(ObjectId((space,)), TABLE, "t02", 3) == (["t03", "t04", "t05"], "t05")
-    assert calls == ["table", "get_table_names_by_filter", "tables"]
+    assert calls == ["table", "get_table_names_by_filter", "4 tables"]
+    for page, asked in ((1, ["2 tables"]), (9, ["4 tables", "4 tables", "4 tables"])):
+        calls.clear()
+        assert view.children(ObjectId((space,)), TABLE, None, page)[0] == names[:page]
+        assert calls == ["get_table_names_by_filter", *asked]
     calls.clear()
     rest = [entry.object_id for entry in view.all_of(TABLE, f"{space}$t08")]
     assert [each for each in rest if each.startswith(space)] == [f"{space}$t{number:02}" for number in (9, 10, 11)]

@@ -163,8 +163,8 @@ class HiveView:
             return page(self._namespaces(parent), after, limit)
         if object_type != TABLE:
             return [], None
-        found = self._tables_of(parent, after)
-        chosen = islice(found, None if limit is None else limit + 1)
+        most = None if limit is None else limit + 1
+        chosen = islice(self._tables_of(parent, after, most), most)
         return page([ObjectId.from_key(entry.object_id).name for entry in chosen], None, limit)
 
     def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
@@ -252,19 +252,22 @@ class HiveView:
             yield child
             yield from self._below(child)
 
-    def _tables_of(self, namespace: ObjectId, after: str | None = None) -> Iterator[ManifestEntry]:
+    def _tables_of(
+        self, namespace: ObjectId, after: str | None = None, most: int | None = None
+    ) -> Iterator[ManifestEntry]:
         """Iterate over the tables in a namespace after a name, in byte order.
 
-        The names are one request, and the tables one per `BATCH`.
+        The names are one request, and the tables one per `BATCH`. The caller takes at most ``most`` tables.
         """
+        size = BATCH if most is None else min(BATCH, most)
         place = self._layout.place_of(namespace.key)
         if place is None or place.table:
             return
         try:
             names = sorted(self._ask(Read.filtered(place.database, _IS_LANCE, catalog=place.catalog)))
             start = 0 if after is None else bisect_right(names, after)
-            for at in range(start, len(names), BATCH):
-                chosen = names[at : at + BATCH]
+            for at in range(start, len(names), size):
+                chosen = names[at : at + size]
                 found = {it.name: it for it in self._metastore.tables(place.database, chosen, place.catalog)}
                 for name in chosen:
                     table = found.get(name)
