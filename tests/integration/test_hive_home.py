@@ -30,6 +30,7 @@ from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.hive.view import HiveView
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import (
+    ConcurrentModification,
     InvalidInput,
     NamespaceNotEmpty,
     Refused,
@@ -541,9 +542,16 @@ def test_catalogs_need_hive_3(hive_url: str, tmp_path: Path, space: str) -> None
                 catalog.drop_namespace(space, cascade=True, keep=keep)
             assert catalog.list_tables(f"{space}.below") == ["t"]
         catalog.undrop(f"{space}.below.u")
-        catalog.drop_namespace(space, cascade=True, keep=0)
+        own, server = Layout(f"file://{root}", catalogs=True), metastore(hive_url)
+        server.create_table(own_table(own.own(space, "new_1_left"), {}))
+        needed = own.own(space, "new_99999_needed")
+        server.create_table(own_table(needed, {}))
+        with pytest.raises(ConcurrentModification):  # another writer has prepared a change there
+            catalog.drop_namespace(space, cascade=True, keep=0)
+        assert server.table_names(needed.database, catalog=space) == [needed.table]
+        server.drop_table(needed.database, needed.table, catalog=space)
+        catalog.create_namespace(f"hive.{space}_next")  # the next change completes the drop
         assert not catalog.namespace_exists(space)
-        assert not catalog.upkeep.fsck(deep=True).findings
     with pytest.raises(Refused, match="manifest store"):
         open_(impl="hive")
 

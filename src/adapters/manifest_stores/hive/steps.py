@@ -24,11 +24,11 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     database_of,
     new_catalog,
     own_table,
-    record_prefix,
 )
 from lancekeep.adapters.manifest_stores.hive.plan import (
     FOREIGN,
     foreign,
+    is_needed,
     new_revision,
     revision_of,
 )
@@ -47,6 +47,8 @@ from lancekeep.hive.messages import EXTERNAL, Database
 from lancekeep.hive.messages import Table as HiveTable
 from lancekeep.hive.metastore import Metastore
 
+LEFTOVERS = "new_*|gone_*|at_*|in_*"
+"""The catalog's own tables that changes prepare or leave behind."""
 QUIET = {"DO_NOT_UPDATE_STATS": "true"}
 """Without it, the Metastore lists the directory of a table."""
 _REPEATS = 3
@@ -139,7 +141,7 @@ class Steps:
         """
         place = self._layout.place_of(step.object_id)
         if place is None:
-            self._perform_on_catalog(step, version)
+            self._perform_on_catalog(step, view, version)
         elif not place.table:
             self._perform_on_database(step, place, token, version)
         elif step.entry is None:
@@ -243,7 +245,7 @@ class Steps:
                 f"the database {place.database!r} of the Hive Metastore holds tables of other software; drop them first"
             ) from error
 
-    def _perform_on_catalog(self, step: Step, version: int) -> None:
+    def _perform_on_catalog(self, step: Step, view: HiveView, version: int) -> None:
         """Create, change or drop a catalog of Hive 3."""
         if self._is_over(version):
             return
@@ -259,20 +261,23 @@ class Steps:
                     self._metastore.drop_database(DEFAULT_DATABASE, catalog=step.object_id)
             return
         try:
-            self._drop_own_database(step.object_id)
+            self._drop_own_database(step.object_id, view)
             self._metastore.drop_catalog(step.object_id)
         except ObjectMissing:
             return
         except Refused as error:
             raise NamespaceNotEmpty(f"the catalog {step.object_id!r} of the Hive Metastore is not empty") from error
 
-    def _drop_own_database(self, catalog: str) -> None:
-        """Drop the database of the catalog's own tables in a catalog of Hive, unless it has dropped tables."""
-        database = self._layout.own_database
-        if self._metastore.table_names(database, f"{record_prefix(())}*", catalog):
-            return
-        with suppress(ObjectMissing):
-            self._metastore.drop_database(database, cascade=True, catalog=catalog)
+    def _drop_own_database(self, catalog: str, view: HiveView) -> None:
+        """Drop the database of the catalog's own tables in a catalog of Hive.
+
+        The database stays if another change needs a table in it, so this writer may be late.
+        """
+        for table in list(view.own_tables(LEFTOVERS, catalog)):
+            if not is_needed(view, table):
+                self.drop_own(self._layout.own(catalog, table.name or ""))
+        with suppress(ObjectMissing, Refused, StoreUnavailable):
+            self._metastore.drop_database(self._layout.own_database, catalog=catalog)
 
     def _is_over(self, version: int) -> bool:
         """Return whether another writer has completed a change: a database has no compare-and-set."""

@@ -32,7 +32,7 @@ from lancekeep.adapters.manifest_stores.hive.plan import (
     entered_again,
     is_needed,
 )
-from lancekeep.adapters.manifest_stores.hive.steps import PAUSE, QUIET, Steps, repeated
+from lancekeep.adapters.manifest_stores.hive.steps import LEFTOVERS, PAUSE, QUIET, Steps, repeated
 from lancekeep.adapters.manifest_stores.hive.view import CHANGE, PROPERTIES, TOKENS, VERSION, HiveView
 from lancekeep.domain.catalog import ManifestStoreGuarantees, Put, Question
 from lancekeep.domain.errors import (
@@ -356,7 +356,7 @@ class HiveManifestStore:
     def _own_tables(self, view: HiveView) -> Iterator[tuple[str | None, HiveTable]]:
         catalogs: Sequence[str | None] = sorted(self._metastore.catalogs() or ()) if self._layout.catalogs else [None]
         for catalog in catalogs:
-            yield from ((catalog, table) for table in view.own_tables("new_*|gone_*|at_*|in_*", catalog))
+            yield from ((catalog, table) for table in view.own_tables(LEFTOVERS, catalog))
 
     def _is_removed(self, view: HiveView, catalog: str | None, table: HiveTable) -> bool:
         """Remove one of the catalog's own tables if nothing needs it, and return whether it was removed."""

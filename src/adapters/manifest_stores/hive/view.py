@@ -230,10 +230,11 @@ class HiveView:
 
     def _ask(self, read: Read) -> Any:
         """Return the answer to a read, which was read with the view or is read now."""
-        if self._foreseen is not None and self._foreseen[0] == read:
-            (_, answer), self._foreseen = self._foreseen, None
-            return answer
-        return self._metastore.read(read)
+        foreseen = self._foreseen  # another thread may use it, too
+        if foreseen is None or foreseen[0] != read:
+            return self._metastore.read(read)
+        self._foreseen = None
+        return foreseen[1]
 
     def _namespaces(self, parent: ObjectId) -> list[str]:
         """Return the sorted names of the namespaces in a namespace."""
