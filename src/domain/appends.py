@@ -19,6 +19,10 @@ MOST_APPENDS = 4096
 ATTEMPTS = 30
 """How often a group is built again after another writer's commit."""
 
+PATIENCE = 4
+"""After how many lost attempts in a row a committer of a group asks other processes for a turn. Committers of
+the same speed seldom lose as many."""
+
 REBASED = ("lancekeep.committer", "rebase")
 """A property of transactions whose writer rebases them in memory after a lost commit. It needs no pause to win."""
 

@@ -166,6 +166,8 @@ class Appendable:
         """
         transaction = Transaction(read_version=self.version, uuid=uuid)
         transaction.append.fragments.append(_fragment_of(file))
+        key, value = REBASED
+        transaction.transaction_properties.add(key=key, value=value)
         return TransactionFile(f"{self.version}-{uuid}.txn", transaction.SerializeToString(), self.version)
 
     def followed_by(

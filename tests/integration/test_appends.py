@@ -29,7 +29,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows import appends as application_appends
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.waiting_appends import Append
-from lancekeep.domain.appends import Turn
+from lancekeep.domain.appends import PATIENCE, Turn
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import WAITING_DIRECTORY, Table
@@ -546,6 +546,52 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
     rows = lance.dataset(catalog.open("t").uri)
     assert rows.config()["k"] == "v"
     assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
+
+
+@pytest.mark.parametrize("commit_store", ["conditional-put://", "sqlite"])
+def test_a_committer_of_another_process_that_always_loses_gets_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_store: str
+) -> None:
+    store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
+    fast, slow = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
+    fast.write("t", row(0, 0))
+    appends, now = directory_of(fast).writes._appends, [0.0]
+    monkeypatch.setattr(appends, "_clock", lambda: now[0])
+    number, looks, waiting = count(), list[float](), tmp_path / "lake" / WAITING_DIRECTORY
+
+    def append_busily() -> None:
+        for _ in range(8):
+            now[0] += 0.4
+            fast.write("t", row(1, next(number)), "append")
+
+    def look_later(seconds: float) -> None:
+        looks.append(seconds)
+        now[0] += seconds
+        if len(looks) == 3:
+            slow.write("t", row(3, 0), "append")
+
+    append_busily()
+    versions = directory_of(slow).versions
+    commit, attempts = versions.commit_built, list[int]()
+
+    def commit_late(*arguments: Any, **more: Any) -> Any:
+        attempts.append(1)
+        if len(attempts) <= PATIENCE:
+            fast.write("t", row(1, next(number)), "append")
+        else:
+            while not any(waiting.glob("*")):  # the note of the loss is written in the background
+                time.sleep(0.01)
+        return commit(*arguments, **more)
+
+    monkeypatch.setattr(versions, "commit_built", commit_late)
+    slow.write("t", row(2, 0), "append")
+    assert len(attempts) == PATIENCE + 1
+    monkeypatch.setattr(directory_of(fast).commits.retry, "sleep", look_later)
+    append_busily()
+    assert looks == [0.2] * 3, "the committer waits until the other process has committed, once"
+    [line] = appends._lines._lines.values()
+    assert line.pace.met == float("-inf"), "the loser needs no pauses"
+    assert rows_of(fast, "t") == Counter([(0, 0), (2, 0), (3, 0), *((1, at) for at in range(next(number)))])
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lancekeep.domain.appends import REBASED
 from lancekeep.domain.errors import Damaged, Unsupported
 from lancekeep.format.append import Appendable, NewFile, layout_of
 from lancekeep.format.judge import Approved
@@ -98,7 +99,7 @@ def test_the_manifest_equals_that_of_the_engine(kind: Callable[[Path], lance.Lan
     own = lance.dataset(str(tmp_path / "own"))
     rows = dataset.to_table() if dataset.count_rows() else ROWS
     following, content = encoded_by_hand(own, rows, tmp_path / "scratch")
-    native = lance.write_dataset(rows, dataset.uri, mode="append")
+    native = lance.write_dataset(rows, dataset.uri, mode="append", transaction_properties=dict([REBASED]))
 
     assert normal(content) == normal(manifest(native))
     assert transaction(content) == transaction(manifest(native))

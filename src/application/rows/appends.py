@@ -29,7 +29,7 @@ from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.application.rows.waiting_appends import Append
 from lancekeep.application.rows.waiting_writers import WaitingWriters
-from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, group_of, turn
+from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, PATIENCE, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.dataset_files import DATA, TRANSACTIONS, data_file_name
@@ -287,7 +287,7 @@ class Appends:
                     append.error = append.error or error
         line.base = base
         line.is_owed_elsewhere = has_loser_elsewhere()
-        met = met or line.is_owed_elsewhere
+        met = met or (line.is_owed_elsewhere and self._waiting.needs_pauses(line.mark or b""))
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
         if base is not None:
             self._hint(base)
@@ -362,6 +362,8 @@ class Appends:
                     if hashed:
                         _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met
+                if (attempt + 1) % PATIENCE == 0:
+                    self._waiting.add(line.table, for_one_turn=True)
                 base = self._after(base, found, attempt)
                 met = met or not base.version.rebased
             raise ConcurrentModification(f"{line.table}: other writers committed {ATTEMPTS} versions in between")

@@ -1,8 +1,9 @@
 """Tell committers of other processes that a writer of a table has lost a commit.
 
 A native writer loses to a committer of appends that does not pause for long enough, and waits longer before each
-further attempt. Lancekeep sees each lost commit in the process of the writer, and changes a small object. A busy
-committer reads the object, and gives way after a change. No safety depends on it.
+further attempt. Lancekeep sees each lost commit in the process of the writer, and changes a small object. So does a
+committer of appends that loses every version to a faster one of another process. A busy committer reads the object,
+and gives way after a change. No safety depends on it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from lancekeep.ports.object_store import ObjectStore
 _EVERY = 0.2
 _REMEMBERED = 256
 """The number of tables whose last change by this process is remembered."""
+_ONE_TURN = b"turn"
+"""The end of the object if the loser needs one version, and no pauses after it."""
 
 
 class WaitingWriters:
@@ -43,8 +46,13 @@ class WaitingWriters:
         self._changed: dict[ObjectId, float] = {}
         self._process = uuid4().bytes
 
-    def add(self, table: ObjectId) -> None:
-        """Change the object of a table in the background, at most five times a second."""
+    def add(self, table: ObjectId, *, for_one_turn: bool = False) -> None:
+        """Change the object of a table in the background, at most five times a second.
+
+        Args:
+            table: The table.
+            for_one_turn: The loser is a committer of appends, which needs no pauses to commit.
+        """
         now = self._clock()
         with self._lock:
             if now - self._changed.get(table, float("-inf")) < _EVERY:
@@ -53,7 +61,7 @@ class WaitingWriters:
                 self._changed.clear()
             self._changed[table] = now
         with suppress(RuntimeError):  # the system starts no thread
-            in_background(partial(self._change, self._key(table)))
+            in_background(partial(self._change, self._key(table), for_one_turn))
 
     def last(self, table: ObjectId) -> bytes:
         """Return the content of the object; empty if it cannot be read."""
@@ -65,9 +73,13 @@ class WaitingWriters:
         """Return whether a writer of this process has changed an object."""
         return content.startswith(self._process)
 
-    def _change(self, key: str) -> None:
+    def needs_pauses(self, content: bytes) -> bool:
+        """Return whether the writer that has changed an object needs pauses to commit."""
+        return not content.endswith(_ONE_TURN)
+
+    def _change(self, key: str, for_one_turn: bool) -> None:
         with suppress(LancekeepError):  # the committer then makes its usual pauses
-            self._objects.put(key, self._process + uuid4().bytes)
+            self._objects.put(key, self._process + uuid4().bytes + for_one_turn * _ONE_TURN)
 
     def _key(self, table: ObjectId) -> str:
         return self._prefix + sha256(table.key.encode()).hexdigest()[:32]
