@@ -1,14 +1,15 @@
 """Acknowledged appends per second on one table, beside pylance's own writers, with injected latency.
 
     python benchmarks/appends.py [--clients 1 16 64 256] [--seconds 8] [--latency 60] [--stores storage sqlite redis]
-                                 [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server]
+                                 [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server] [--workers 2]
                                  [--beside compact compact-native delete update native server]
 
 An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
 pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
 `lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
-process. ``--keyed`` measures each of these again with an idempotency key in each append, and prints the ratio.
+process. ``--workers`` starts that number of processes in each server. ``--keyed`` measures each of these again with an
+idempotency key in each append, and prints the ratio.
 ``--beside`` lets another process change the table at the same time: compactions, compactions that pylance commits, or
 native appends by a catalog of its own, or deletes or updates through the server, one after the other; or as many
 appends through a second server.
@@ -225,11 +226,14 @@ def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
 
 
 @contextmanager
-def served(root: str, store: str | None, options: dict[str, str], threads: int) -> Iterator[tuple[str, int]]:
-    """Run `lancekeep serve` in a process of its own."""
+def served(
+    root: str, store: str | None, options: dict[str, str], threads: int, workers: int
+) -> Iterator[tuple[str, int]]:
+    """Run `lancekeep serve` in a process of its own, or in several workers."""
     command = [sys.executable, "-m", "lancekeep", "serve", root, "--port", "0"]
     command += ["--commit-store", store] if store else []
     command += ["--threads", str(threads), "--log-level", "warning"]
+    command += ["--workers", str(workers)] if workers > 1 else []
     command += [part for key, value in options.items() for part in ("--storage-option", f"{key}={value}")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
@@ -317,12 +321,12 @@ def through_server(
     catalog.write("ml.t", rows_of(-1, 0, 1))
     catalog.write("ml.t", pa.table({"client": [DELETED] * 10_000, "number": range(10_000)}, SCHEMA), "append")
     with ExitStack() as stack:
-        host, port = stack.enter_context(served(root, store, options, max(64, clients)))
+        host, port = stack.enter_context(served(root, store, options, max(64, clients), args.workers))
         process, other = (stack.enter_context(ProcessPoolExecutor(1, SPAWN)) for _ in range(2))
         process.submit(drive, host, port, 1, 0.0, args.rows, -2, keyed).result()
         beside, also = None, None
         if args.beside == "server":
-            second = stack.enter_context(served(root, store, options, max(64, clients)))
+            second = stack.enter_context(served(root, store, options, max(64, clients), args.workers))
             other.submit(drive, *second, 1, 0.0, args.rows, -2, keyed).result()
             also = other.submit(drive, *second, clients, args.seconds, args.rows, clients, keyed)
         elif args.beside:
@@ -336,7 +340,8 @@ def through_server(
             others, rest, seconds = also.result()
             acknowledged += rest
     fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
-    kind = "server, keys" if keyed else "server"
+    kind = "server" if args.workers == 1 else f"{args.workers} workers"
+    kind = f"{kind}, keys" if keyed else kind
     rate = report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
     if also is not None:
         report(f"{name}, second {kind}", clients, others, seconds, Counter(), fragments)
@@ -409,12 +414,15 @@ def main() -> None:
     parser.add_argument("--stores", nargs="*", default=["storage", "conditional-put", "sqlite"])
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
+    parser.add_argument("--workers", type=int, default=1, help="processes of each server, with --server")
     others = ("compact", "compact-native", "delete", "update", "native", "server")
     parser.add_argument("--beside", choices=others, help="with --server")
     parser.add_argument("--keyed", action="store_true", help="also with a new idempotency key for each append")
     args = parser.parse_args()
     if args.keyed and not args.server:
         parser.error("--keyed needs --server: keys belong to requests")
+    if args.workers > 1 and not args.server:
+        parser.error("--workers needs --server: only servers have workers")
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with ExitStack() as stack:
