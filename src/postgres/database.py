@@ -43,6 +43,7 @@ _SCHEMA = "Its owner creates or updates the tables: lancekeep migrate-schema"
 _POOLED = "A connection pooler gives each transaction another session. Add the option prepared_statements=false"
 _READ_ONLY = "This server is read-only, such as a standby. Connect to the primary, or name all hosts in the URL"
 _CONNECTIONS = "The server has no connection left. Raise max_connections, or put PgBouncer in front of it"
+_DISK = "The disk of the server is full. Free space there"
 _FILES = "Check the paths in sslrootcert, sslcert and sslkey"
 _SERVICE = "Define the service in ~/.pg_service.conf, or in the file that PGSERVICEFILE names"
 _DATABASE = "Create the database first: createdb"
@@ -60,6 +61,7 @@ _MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
     ("", "too many clients", StoreUnavailable, _CONNECTIONS),
     ("", "connection slots are reserved", StoreUnavailable, _CONNECTIONS),
     ("", "too many connections", StoreUnavailable, _CONNECTIONS),
+    ("53100", "", StoreUnavailable, _DISK),
     ("", "role ", AccessDenied, _RIGHTS),
     ("", "certificate file", InvalidInput, _FILES),
     ("", "private key file", InvalidInput, _FILES),

@@ -28,6 +28,7 @@ from redis_servers import poll
 from rest_server import serving
 
 import lancekeep
+from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.manifest_stores import open_manifest_store, postgres
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
@@ -47,6 +48,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.domain.namespace import create_namespace
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.postgres.address import Address
@@ -536,6 +538,54 @@ def test_change_waits_until_the_server_has_a_connection_left(tmp_path: Path) -> 
                 each.close()
             told.result()
         assert catalog.list_tables("n") == ["t"]
+
+
+def test_full_disk_changes_nothing_and_writers_go_on_once_it_has_space(tmp_path: Path) -> None:
+    """A trigger raises the error with which the server refuses new rows without space."""
+    tables = ("entry", "version_row")
+    with (
+        migrated_server() as server,
+        connect(tmp_path / "lake", server.url()) as catalog,
+        closing(elsewhere(f"{server.url()}?catalog=other", retry=Retry(patience=0))) as store,
+    ):
+        create(store, "a")
+        catalog.create_namespace("n")
+        catalog.write("n.t", ROWS)
+        server.run(
+            "CREATE SEQUENCE refused",
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('refused'); "
+            "RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device'; END $$",
+            *(
+                f"CREATE TRIGGER full_disk BEFORE INSERT ON lancekeep.{table} FOR EACH ROW EXECUTE FUNCTION full_disk()"
+                for table in tables
+            ),
+        )
+        with (
+            closing(open_commit_store(server.url(), {}, MemoryObjectStore())) as rows,
+            psycopg.connect(server.dsn, autocommit=True) as admin,
+            ThreadPoolExecutor() as threads,
+        ):
+            before = store.view().version
+            with pytest.raises(StoreUnavailable, match=r"No space left on device.*Free space there"):
+                change(store, create_once("b"))
+            with pytest.raises(StoreUnavailable, match=r"is full\. Free space there"):
+                rows.reserve(VersionRow("s3://bucket/t", 1, "x.manifest-1", 1, "me"), first=True)
+            assert rows.latest("s3://bucket/t") is None
+            assert (store.view().version, catalog.open("n.t").count_rows()) == (before, 3)
+
+            def refused() -> int:
+                ((count,),) = admin.execute("SELECT last_value FROM refused")
+                return int(count)
+
+            known = refused()
+            written = threads.submit(catalog.write, "n.t", ROWS, "append")
+            declared = threads.submit(catalog.declare_table, "n.u")
+            poll(lambda: refused() >= known + 4)
+            server.run(*(f"DROP TRIGGER full_disk ON lancekeep.{table}" for table in tables))
+            written.result()
+            declared.result()
+        assert (catalog.list_tables("n"), catalog.open("n.t").count_rows()) == (["t", "u"], 6)
+        assert catalog.upkeep.fsck().findings == ()
 
 
 def test_served_catalog_refuses_and_repeats_like_any(tmp_path: Path, url: str) -> None:
