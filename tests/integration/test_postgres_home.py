@@ -694,6 +694,25 @@ def test_one_of_racing_catalogs_gets_a_root_and_the_others_leave_nothing(tmp_pat
     assert kept == [(names[told.index("began")],)]
 
 
+def test_a_root_that_another_catalog_took_first_stays_with_it(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = (connect(tmp_path / "lake", f"{postgres_url}?catalog={uuid4()}") for _ in range(2))
+    begin, others = PostgresManifestStore.begin, [fast]
+
+    def begin_late(store: PostgresManifestStore) -> None:
+        if others:
+            others.pop().create_namespace("n")
+        begin(store)
+
+    monkeypatch.setattr(PostgresManifestStore, "begin", begin_late)
+    with slow, fast:
+        with pytest.raises(Refused, match="are in the manifest store"):
+            slow.create_namespace("n")
+        assert fast.list_namespaces() == ["n"]
+        fast.create_namespace("m")
+
+
 def adopt(root: Path, url: str, *arguments: str) -> str:
     line = ["adopt-identity", str(root), "--manifest-store", url, *arguments]
     told = CliRunner().invoke(lancekeep_command, line, obj=lancekeep)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from lancekeep.adapters.manifest_stores.compatible import own_properties
-from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
+from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees, Question
 from lancekeep.domain.errors import ConcurrentModification, Refused
@@ -134,7 +134,7 @@ class ClaimedManifestStore:
         self._listing = DirectoryListing(objects, root_key)
         self._manifest = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         self._root = objects.root_uri + root_key
-        self._claimed = self._is_claimed()
+        self._claimed = self._is_claimed(self._listing.view())
 
     @property
     def url(self) -> str:
@@ -183,13 +183,14 @@ class ClaimedManifestStore:
     def close(self) -> None:
         self._store.close()
 
-    def _is_claimed(self) -> bool:
+    def _is_claimed(self, directory: V1Directory) -> bool:
         """Return whether the root records this store.
+
+        The view reads the record here, for the first time: a record that another catalog writes later is not replaced.
 
         Raises:
             Refused: The root records another place of its entries, or holds a catalog of its own.
         """
-        directory = self._listing.view()
         require_entries_in(self._root, self._store.url, directory.properties)
         if MANIFEST_STORE_PROPERTY in directory.properties:
             return True
@@ -207,11 +208,11 @@ class ClaimedManifestStore:
         leaves no record of its own.
         """
         directory = self._listing.view()
-        if not self._is_claimed():
+        if not self._is_claimed(directory):
             self._store.begin()
             claim = {**directory.properties, MANIFEST_STORE_PROPERTY: self._store.url}
             try:
-                recorded = self._listing.remember(claim, directory) or self._is_claimed()
+                recorded = self._listing.remember(claim, directory) or self._is_claimed(self._listing.view())
             except Refused:
                 self._store.abandon()
                 raise
