@@ -37,9 +37,10 @@ from lancekeep.domain.recorded_keys import MERGED_GROUPS
 
 SOAKS = "LANCEKEEP_ALL_STORES" in os.environ
 """Whether `make soak` runs the tests."""
-STORES = ("storage", "sqlite", "files", "redis", "dynamodb", "conditional-put", "conditional-put-s3")
-FEW = ("storage", "sqlite", "conditional-put")
-TWO = FEW if SOAKS else ("storage", "sqlite")
+FEW = ("storage", "sqlite", "conditional-put", "table of the storage")
+"""The last has a commit store, which leaves the versions of the table to the storage."""
+STORES = (*FEW, "files", "redis", "dynamodb", "conditional-put-s3")
+TWO = ("storage", "sqlite", "conditional-put")[: 3 if SOAKS else 2]
 
 
 def connect(at: Deployment) -> lancekeep.Catalog:
@@ -62,9 +63,11 @@ class Site:
 
 @pytest.fixture(params=STORES if SOAKS else FEW)
 def site(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, moto_endpoint: str) -> Site:
-    site = Site(deployment(request.param, tmp_path, redis_url, moto_endpoint))
+    by_storage = request.param == "table of the storage"
+    kind = "sqlite" if by_storage else request.param
+    site = Site(deployment(kind, tmp_path, redis_url, moto_endpoint))
     catalog = site.open()
-    catalog.write("t", table(0))
+    catalog.write("t", table(0), properties={"lancekeep.managed": "storage"} if by_storage else None)
     return site
 
 
@@ -430,6 +433,60 @@ def test_an_append_that_the_engine_commits_excludes_a_shared_one(site: Site) -> 
     assert append(site.open(), 1, key) == alone
     shared = append(site.open(), 2, other)
     assert append(site.open(), 2, other, rows=stream) == shared
+    assert site.rows() == Counter(range(3))
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("site", FEW, indirect=True)
+def test_an_attempt_that_ends_after_the_commit_of_the_engine_is_not_made_again(site: Site, shares: bool) -> None:
+    key = new_key()
+
+    def end() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        append(site.open(), 1, key, end, rows=stream, shares=shares)
+    with suppress(StoreUnavailable):  # where the storage manages the table, the commit leaves no proof
+        assert append(site.open(), 1, key, rows=stream, shares=shares) == 2
+    assert site.rows() == Counter(range(2))
+
+
+@pytest.mark.parametrize("site", ["storage"], indirect=True)
+def test_a_shared_append_finds_an_attempt_that_the_engine_is_about_to_commit(site: Site) -> None:
+    """Without a commit store, the engine may commit after the shared append, so its record has to be read before."""
+    one, two, key = site.open(), site.open(), new_key()
+    append(one, 2, new_key())  # its committer knows every record of the version that it follows
+    recorded, may_commit, calls = threading.Event(), threading.Event(), count()
+
+    def held(number: int) -> Any:
+        if next(calls) == 1:  # the first call finds out that the append cannot share a commit
+            recorded.set()
+            may_commit.wait()
+        return stream(number)
+
+    commits = directory_of(one).versions.commits
+    put = commits.objects.put
+    with ThreadPoolExecutor(1) as pool:
+
+        def overtake(at: str, content: bytes) -> object:
+            if "/keys-" in at and not recorded.is_set():
+                running.append(pool.submit(append, two, 1, key, rows=held))
+                recorded.wait()
+            return put(at, content)
+
+        running: list[Any] = []
+        commits.objects = watched = Faulty(commits.objects)
+        watched.put = overtake  # type: ignore[attr-defined]
+        try:
+            with suppress(StoreUnavailable):
+                append(one, 1, key)
+        finally:
+            may_commit.set()
+        assert isinstance(running[0].result(), int)
     assert site.rows() == Counter(range(3))
 
 
