@@ -32,6 +32,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE, ManifestEntry
 from lancekeep.domain.table import V1_SUFFIX, v1_table
+from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo
 
@@ -190,9 +191,12 @@ class CompatibleManifestStore:
         self._manifest = manifest
         self._listing = listing
         self.history = manifest.history
-        self.feed = manifest.feed
         self._view = CompatibleView(manifest.recent(), listing.view, manifest.view)
         self._remembered: Mapping[str, str] = {}
+
+    @property
+    def feed(self) -> ChangeFeed | None:
+        return self._manifest.feed
 
     def location_of(self, table_id: ObjectId) -> str | None:
         return self._listing.location_of(table_id)

@@ -18,12 +18,11 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from threading import Condition, Lock, RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from lancekeep.adapters.manifest_stores.index import IndexedView
-from lancekeep.adapters.manifest_stores.lance_feed import LanceFeed
 from lancekeep.adapters.manifest_stores.table_cleanup import Forget, clean_up, leftovers, versions_of
 from lancekeep.adapters.manifest_stores.table_versions import (
     Prepared,
@@ -32,6 +31,7 @@ from lancekeep.adapters.manifest_stores.table_versions import (
     empty_version,
     empty_view,
 )
+from lancekeep.application.parts import part
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (
     ConcurrentModification,
@@ -47,6 +47,9 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_versions
 from lancekeep.format.json_files import hinted_version
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore, StorageTime
+
+if TYPE_CHECKING:
+    from lancekeep.ports.change_feed import ChangeFeed
 
 Publish = Callable[[str, bytes], bool]
 """Creates an object by put-if-absent; returns whether this writer created it."""
@@ -118,7 +121,13 @@ class LanceManifestStore:
         self._company = 1
         self._reading = RLock()
         self._cleaner: ThreadPoolExecutor | None = None
-        self.feed = LanceFeed(self._versions, self, key)
+
+    @part
+    def feed(self) -> ChangeFeed:
+        """The changes, which most processes never read."""
+        from lancekeep.adapters.manifest_stores.lance_feed import LanceFeed
+
+        return LanceFeed(self._versions, self, self._key)
 
     def location_of(self, table_id: ObjectId) -> None:
         """Return None: the name of each new directory has a new hash."""

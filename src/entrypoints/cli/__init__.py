@@ -91,7 +91,7 @@ SECTIONS = {
     ),
     "Servers": (
         Entry("audit", "audit", "Show who asked a server for what, and what it decided."),
-        Entry("events", "events", "Show the changes of a catalog and the commits of its tables."),
+        Entry("events", "events", "Show the changes of a catalog and the commits of its tables, in order."),
         Entry("keys", "keys", "Create, list, rotate and revoke the API keys of a server.", WHOLE),
         Entry("policy", "policy", "Explain what a policy decides."),
         Entry("serve", "serve", "Serve a catalog by the REST protocol of Lance namespaces."),
