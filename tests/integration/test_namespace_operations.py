@@ -523,7 +523,7 @@ def test_outage_after_a_commit_leaves_its_outcome_unknown(
     ledger: Any = directory_of(catalog).ledger
     fresh, finalize = ledger.fresh, directory_of(catalog).commits.rows.finalize
 
-    def down() -> Any:
+    def down(*_: Any) -> Any:
         raise lancekeep.StoreUnavailable("the catalog does not answer")
 
     def finalize_and_fail(row: Any) -> bool:
