@@ -346,6 +346,7 @@ SOAK = {
         "[sqlite on s3",
     },
     "tests/model/test_model.py": {
+        "test_together_the_settings_take_every_transition",
         *(
             f"test_every_invariant_holds_in_every_state[{variant}]"
             for variant in (
