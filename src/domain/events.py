@@ -334,12 +334,12 @@ def visible(events: Iterable[Event], may_see: Callable[[ObjectId], bool]) -> Ite
     """Return the events that a principal may see.
 
     A table that is renamed to a place that the principal does not see is dropped for it, and one from such a place is
-    created.
+    created. All learn that changes were missed: they may have been changes of what the principal sees.
     """
     for event in events:
         former = event.data.get("former")
         if former is None:
-            if may_see(event.object_id):
+            if event.type == CHANGES_MISSED or may_see(event.object_id):
                 yield event
             continue
         old, data = ObjectId(tuple(former)), {k: v for k, v in event.data.items() if k != "former"}
@@ -356,6 +356,8 @@ def visible(events: Iterable[Event], may_see: Callable[[ObjectId], bool]) -> Ite
 
 
 def is_below(event: Event, above: ObjectId) -> bool:
-    """Return whether an event is of an object or below it, also before a rename."""
+    """Return whether an event is of an object or below it, also before a rename, or may stand for one that is."""
+    if event.type == CHANGES_MISSED:
+        return True
     places = (event.object_id.names, tuple(event.data.get("former") or ()) or event.object_id.names)
     return any(names[: len(above.names)] == above.names for names in places)

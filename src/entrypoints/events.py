@@ -16,11 +16,9 @@ from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 
 _LOG = logging.getLogger(__name__)
 _PAUSE = 1.0
-"""Seconds between two runs without events."""
-_BUSY = 0.05
-"""Seconds after a run with events."""
+"""Seconds between two runs at least. Each run with events is a batch, that is an object, or a few."""
 _SHARE = 9
-"""How many times as long as a run its pause is at least, so that it takes a tenth of a core."""
+"""How many times as long as a run without events its pause is at least, so that it takes a tenth of a core."""
 _LONGEST = 30.0
 
 
@@ -66,7 +64,7 @@ class EventRecording:
             try:
                 recorded = self._catalog.events.record()
                 worked = time.monotonic() - begin
-                pause = max(_BUSY, worked) if recorded else min(_LONGEST, max(_PAUSE, _SHARE * worked))
+                pause = max(_PAUSE, worked if recorded else min(_LONGEST, _SHARE * worked))
             except LancekeepError as error:
                 pause = min(_LONGEST, max(_PAUSE, 2 * pause))
                 _LOG.warning("Recording events failed, and is tried again in %.0f seconds: %s", pause, error)

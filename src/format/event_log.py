@@ -45,24 +45,22 @@ def encode_batch(batch: EventBatch) -> bytes:
     )
 
 
-def decode_batch(content: bytes, name: str) -> EventBatch:
-    """Decode a batch.
+def decode_batch(content: bytes, name: str, number: int) -> EventBatch:
+    """Decode the batch with a number.
 
     Raises:
-        Damaged: The bytes are no batch.
+        Damaged: The bytes are no such batch.
     """
     try:
         found = _object(content)
-        events = tuple(
-            Event(str(one), str(kind), ObjectId(tuple(map(str, names))), int(at), dict(data))
-            for one, kind, names, at, data in found["events"]
-        )
+        if found["number"] != number:
+            raise ValueError(f"it is the batch {found['number']!r:.40} of a log")
         return EventBatch(
             str(found["log"]),
-            int(found["number"]),
+            number,
             str(found["source"]),
             str(found["position"]),
-            events,
+            tuple(_event(*each) for each in found["events"]),
             {place: _position(each) for place, each in found["positions"].items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -92,6 +90,13 @@ def decode_checkpoint(content: bytes, name: str) -> Checkpoint:
         return Checkpoint(str(found["log"]), int(found["number"]), str(found["position"]), known)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _damaged(name, error) from error
+
+
+def _event(name: Any, kind: Any, names: Any, at: Any, data: Any) -> Event:
+    former = data.get("former", [])
+    if not isinstance(former, list) or not all(isinstance(each, str) for each in former):
+        raise ValueError(f"the former names of an object are {former!r:.40}")
+    return Event(str(name), str(kind), ObjectId(tuple(map(str, names))), int(at), dict(data))
 
 
 def _text(**fields: Any) -> bytes:

@@ -21,6 +21,7 @@ import lance
 import pyarrow as pa
 import pytest
 from cloudevents.core.formats.json import JSONFormat
+from faults import Faulty
 from redis_servers import poll
 from rest_server import running, serving
 
@@ -30,7 +31,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.application.events import log as event_log
 from lancekeep.application.events import recorder
 from lancekeep.domain.errors import InvalidInput, Refused, Unsupported
-from lancekeep.domain.events import EventBatch
+from lancekeep.domain.events import EventBatch, visible
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -198,6 +199,14 @@ def test_a_recorder_goes_on_from_a_checkpoint(
     kept = sorted(directory.iterdir())
     assert 1 < len(kept) < 6
     assert [version for version, _ in commits(plain.events.read().events, "t")][-1] == 6
+    late = directory / f"{1:020}"  # of a process that was suspended, then killed before it took its batch back
+    late.write_bytes(kept[0].read_bytes())
+    monkeypatch.setattr(recorder, "KEEP", timedelta(days=1))
+    assert plain.events.read().cursor == plain.events.latest()
+    for number in range(2):
+        plain.create_namespace(f"n{number}")
+        plain.events.record()
+    assert not late.exists()
     for cursor in (start, "0." + start.partition(".")[2], start.partition(".")[0] + ".99"):
         with pytest.raises(lancekeep.CursorExpired, match="latest"):
             plain.events.read(cursor)
@@ -208,6 +217,18 @@ def test_a_recorder_goes_on_from_a_checkpoint(
         plain.events.read(limit=0)
     with pytest.raises(InvalidInput, match="wait"):
         plain.events.read(wait=-1)
+
+
+def test_the_latest_cursor_costs_few_requests(plain: lancekeep.Catalog) -> None:
+    plain.events.record()
+    for number in range(30):
+        plain.create_namespace(f"n{number}")
+        plain.events.record()
+    own = directory_of(plain)
+    objects = Faulty(own.places.objects)
+    log = event_log.EventLog(objects, own.places.prefix, own.commits.retry)
+    assert str(log.latest()) == plain.events.latest()
+    assert len(objects.calls) <= 4
 
 
 def test_a_late_recorder_takes_its_batch_back(plain: lancekeep.Catalog, tmp_path: Path) -> None:
@@ -237,6 +258,8 @@ def test_changes_that_are_not_kept_are_reported_and_no_commit_is_lost(plain: lan
         events = other.events.read().events
         assert shown(events) == [("committed", "n.t")] * 2
         assert events[0].type == "lancekeep.catalog.changes-missed"
+        assert other.events.read(below="m").events == events[:1]
+        assert list(visible(events, lambda _: False)) == events[:1], "every subscriber has to list the catalog"
         assert same(commits(events, "n.t"), history(other.describe_table("n.t").uri))
     uri = plain.describe_table("n.t").uri
     for _ in range(2):
@@ -255,7 +278,10 @@ def test_homes_without_a_feed_and_damaged_logs_are_refused(tmp_path: Path) -> No
         catalog.write("t", ROWS)
         catalog.events.record()
         batch = next((tmp_path / "lake/.lancekeep-events/log").iterdir())
-        for content in (b"", b"[]", b'{"format":2}', b'{"format":1,"events":[[1]]}', b"\xff" * 10):
+        sound = json.loads(batch.read_bytes())
+        other = json.dumps({**sound, "number": 7}).encode()
+        strange = json.dumps({**sound, "events": [["1", "x", ["t"], 0, {"former": [3]}]]}).encode()
+        for content in (b"", b"[]", b'{"format":2}', b'{"format":1,"events":[[1]]}', b"\xff" * 10, other, strange):
             batch.write_bytes(content)
             with pytest.raises(lancekeep.Damaged, match="log of events"):
                 catalog.events.read()

@@ -87,16 +87,16 @@ class EventLog:
         checkpoint = self.checkpoint()
         if checkpoint is None:
             return self.oldest()
-        number = checkpoint.number
-        while self._retry.call(partial(self._objects.head, self._key(number + 1))) is not None:
-            number += 1
-        return EventCursor(checkpoint.log, number)
+        begin = self._key(checkpoint.number)
+        infos = self._retry.call(lambda: list(self._objects.list(self._batches, after=begin)))
+        numbers = map(self._number, filter(self._is_own, infos))
+        return EventCursor(checkpoint.log, max(numbers, default=checkpoint.number))
 
     def batch(self, number: int) -> EventBatch | None:
         """Return a batch; None if it does not exist."""
         key = self._key(number)
         try:
-            return decode_batch(self._retry.call(partial(self._objects.get, key)), key)
+            return decode_batch(self._retry.call(partial(self._objects.get, key)), key, number)
         except ObjectNotFound:
             return None
 
@@ -109,10 +109,20 @@ class EventLog:
 
     def _first(self) -> EventBatch | None:
         """Return the oldest batch that is kept; None without a log."""
-        while (info := next(filter(self._is_own, self._objects.list(self._batches)), None)) is not None:
-            if (batch := self.batch(self._number(info))) is not None:
+        while (number := self._oldest_number()) is not None:
+            if (batch := self.batch(number)) is not None:
                 return batch
         return None
+
+    def _oldest_number(self) -> int | None:
+        """Return the first number without a gap after it: a late process may be about to take its batch back."""
+        numbers = map(self._number, filter(self._is_own, self._objects.list(self._batches)))
+        number = next(numbers, None)
+        for following in numbers:
+            if number is not None and following == number + 1:
+                break
+            number = following
+        return number
 
     def _expired(self, cursor: EventCursor) -> CursorExpired:
         return CursorExpired(
@@ -188,21 +198,30 @@ class EventLog:
         """Remove older checkpoints and old batches; return the number of batches.
 
         A batch is old if its successor is: `append` recognizes by the predecessor of a new batch that the number was
-        free because its batch was removed. Ages are differences of times of the storage.
+        free because its batch was removed. Ages are differences of times of the storage. The listing ends at the first
+        batch that is kept.
+
+        Args:
+            checkpoint: The newest one, which was written now.
+            keep: The age of old batches.
         """
         for info in list(self._objects.list(self._checkpoints)):
             if info.key < self._checkpoint_key(checkpoint):
                 self._objects.delete(info.key)
-        infos = [info for info in self._objects.list(self._batches) if self._is_own(info)]
-        newest = infos[-1].modified if infos else None
-        removed = 0
-        for info, successor in pairwise(infos):
+        written = self._objects.head(self._checkpoint_key(checkpoint))
+        if written is None or written.modified is None:  # a process with a later checkpoint cleans up
+            return 0
+        old: list[str] = []
+        for info, successor in pairwise(filter(self._is_own, self._objects.list(self._batches))):
             is_covered = self._number(info) < checkpoint.number
-            if not is_covered or newest is None or successor.modified is None or newest - successor.modified <= keep:
+            is_apart = self._number(successor) != self._number(info) + 1  # left by a late process that was killed
+            is_old = successor.modified is not None and written.modified - successor.modified > keep
+            if not is_covered or not (is_apart or is_old):
                 break
-            self._objects.delete(info.key)
-            removed += 1
-        return removed
+            old.append(info.key)
+        for key in old:
+            self._objects.delete(key)
+        return len(old)
 
     def _checkpoint_key(self, checkpoint: Checkpoint) -> str:
         return f"{self._checkpoints}{checkpoint.number:0{_DIGITS}}-{checkpoint.log}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import islice
 
+from lancekeep.application.concurrency import at_once, is_remote
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.events.histories import TableHistories
 from lancekeep.application.events.log import EventLog
@@ -35,6 +36,8 @@ MOST_EVENTS = 1000
 """How many events a batch has, unless one change of the catalog has more."""
 CHECKPOINT_EVERY = 256
 """After so many batches, what the log covers is written down."""
+_TOGETHER = 64
+"""How many tables are read at a time from a remote store."""
 SWEPT = 2000
 """How many tables one run checks for commits."""
 _MOST_VERSIONS = 500
@@ -176,8 +179,8 @@ class EventRecorder:
         """Take the positions of tables after a version, and first the last commits of tables that it ends."""
         ending, _ = positions_after(version, draft.known)
         for location in ending:
-            while self._read(draft, location):
-                pass
+            while commits := self._commits((location, draft.known.get(location))):
+                draft.add(location, commits)
         _, changed = positions_after(version, draft.known)
         draft.positions |= changed
 
@@ -198,10 +201,15 @@ class EventRecorder:
 
     def _tables(self, draft: _Draft) -> Iterator[None]:
         """Draft the commits of some tables; yield whenever a batch is full."""
-        for location in self._next(draft):
-            self._read(draft, location)
-            if len(draft.events) >= MOST_EVENTS:
-                yield
+        remaining = iter(self._next(draft))
+        while locations := list(islice(remaining, _TOGETHER)):
+            positions = [(location, draft.known.get(location)) for location in locations]
+            together = is_remote(self._ledger.commits.objects)
+            found = at_once(self._commits, positions) if together else map(self._commits, positions)
+            for location, commits in zip(locations, found, strict=True):
+                draft.add(location, commits)
+                if len(draft.events) >= MOST_EVENTS:
+                    yield
 
     def _next(self, draft: _Draft) -> list[str]:
         """Return the tables to check: all of them, or the next ones in turn."""
@@ -231,22 +239,19 @@ class EventRecorder:
                 draft.events.append(listed(location, position.key, DROPPED_KIND, name, 0))
                 draft.positions[location] = None
 
-    def _read(self, draft: _Draft, location: str) -> bool:
-        """Draft commits of a table; return whether there may be more."""
-        position = draft.known.get(location)
+    def _commits(self, table: tuple[str, TablePosition | None]) -> list[tuple[Event, TablePosition]]:
+        """Return commits of the table at a location after its position, each with the position after it."""
+        location, position = table
+        found: list[tuple[Event, TablePosition]] = []
         if position is None or not position.is_followed:
-            return False
-        before = len(draft.events)
+            return found
         try:
-            for event, after in self._histories.after(location, position, _MOST_VERSIONS):
-                draft.events.append(event)
-                draft.positions[location] = after
+            found.extend(self._histories.after(location, position, _MOST_VERSIONS))  # keeps those before an error
         except StoreUnavailable:
             raise
         except LancekeepError as error:  # the other tables go on
             _LOG.warning("The commits of %s at %s cannot be recorded now: %s", position.key, location, error)
-            return False
-        return len(draft.events) > before
+        return found
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -308,6 +313,12 @@ class _Draft:
         self.position = self.covered.position
         self.events: list[Event] = []
         self.positions: dict[str, TablePosition | None] = {}
+
+    def add(self, location: str, commits: Sequence[tuple[Event, TablePosition]]) -> None:
+        """Add commits of a table, with the position after each."""
+        for event, position in commits:
+            self.events.append(event)
+            self.positions[location] = position
 
     @property
     def known(self) -> Mapping[str, TablePosition]:
