@@ -197,7 +197,7 @@ def test_a_recorder_goes_on_from_a_checkpoint(
         with connect(tmp_path / "lake") as other:
             assert other.events.record()
     kept = sorted(directory.iterdir())
-    assert 1 < len(kept) < 6
+    assert 0 < len(kept) < 6  # the batch of the newest checkpoint, and those that are as young as it
     assert [version for version, _ in commits(plain.events.read().events, "t")][-1] == 6
     late = directory / f"{1:020}"  # of a process that was suspended, then killed before it took its batch back
     late.write_bytes(kept[0].read_bytes())
