@@ -24,6 +24,10 @@ PREFIX = "lancekeep."
 COMMITTED = f"{PREFIX}table.committed"
 VERSIONS_MISSED = f"{PREFIX}table.versions-missed"
 CHANGES_MISSED = f"{PREFIX}catalog.changes-missed"
+LATEST = "latest"
+"""In place of a cursor: the latest one, without events."""
+MOST_ANSWERED = 1000
+"""The most events of one answer of a server."""
 
 _CURSOR = re.compile(r"([0-9a-f]{1,64})\.(0|[1-9][0-9]{0,18})(?:\.([1-9][0-9]{0,8}))?")
 
@@ -356,7 +360,10 @@ def visible(events: Iterable[Event], may_see: Callable[[ObjectId], bool]) -> Ite
 
 
 def is_below(event: Event, above: ObjectId) -> bool:
-    """Return whether an event is of an object or below it, also before a rename, or may stand for one that is."""
+    """Return whether an event is of an object or below it, also before a rename.
+
+    Changes that were missed may have been such events.
+    """
     if event.type == CHANGES_MISSED:
         return True
     places = (event.object_id.names, tuple(event.data.get("former") or ()) or event.object_id.names)

@@ -496,13 +496,19 @@ def test_a_writer_that_never_wins_does_not_hold_up_appends(tmp_path: Path) -> No
     assert waits == [3.0]
 
 
+def two_catalogs(tmp_path: Path, commit_store: str) -> list[lancekeep.Catalog]:
+    """Return two catalogs of one root, with a table, as two processes have them."""
+    store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
+    catalogs = [lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2)]
+    catalogs[0].write("t", row(0, 0))
+    return catalogs
+
+
 @pytest.mark.parametrize("commit_store", ["conditional-put://", "sqlite"])
 def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_store: str
 ) -> None:
-    store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
-    catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
-    catalog.write("t", row(0, 0))
+    catalog, other = two_catalogs(tmp_path, commit_store)
     appends, now = directory_of(catalog).writes._appends, [0.0]
     monkeypatch.setattr(appends, "_clock", lambda: now[0])
 
@@ -552,9 +558,7 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
 def test_a_committer_of_another_process_that_always_loses_gets_one_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_store: str
 ) -> None:
-    store = f"sqlite://{tmp_path}/commits.db" if commit_store == "sqlite" else commit_store
-    fast, slow = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
-    fast.write("t", row(0, 0))
+    fast, slow = two_catalogs(tmp_path, commit_store)
     appends, now = directory_of(fast).writes._appends, [0.0]
     monkeypatch.setattr(appends, "_clock", lambda: now[0])
     number, looks, waiting = count(), list[float](), tmp_path / "lake" / WAITING_DIRECTORY

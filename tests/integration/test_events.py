@@ -316,6 +316,8 @@ def test_server_answers_with_a_batch_of_cloudevents(plain: lancekeep.Catalog, ur
         assert parsed.get_extension("cursor") == event.cursor
     assert answer.headers["x-lancekeep-cursor"] == expected.cursor
     assert httpx.get(f"{url}/v1/events", params={"after": expected.cursor}).json() == []
+    refuses = {"accept": "text/event-stream;q=0, application/json"}
+    assert httpx.get(f"{url}/v1/events", headers=refuses).json() == answer.json()
     assert httpx.get(f"{url}/v1/events", params={"after": "latest"}).headers["x-lancekeep-cursor"] == expected.cursor
     assert httpx.get(f"{url}/v1/events", params={"after": "aa.1"}).status_code == 410
     for wrong in ({"after": "x"}, {"limit": "0"}, {"limit": "1001"}, {"wait": "61"}, {"wait": "-1"}, {"id": "a$$b"}):

@@ -10,16 +10,12 @@ from lancekeep.application.events.cloud_events import event_of
 from lancekeep.application.events.service import Page, waited, watched
 from lancekeep.application.retry import Retry
 from lancekeep.application.upkeep.directory import NoDirectory
-from lancekeep.domain.events import Event, EventCursor, EventPage
+from lancekeep.domain.events import LATEST, MOST_ANSWERED, Event, EventCursor, EventPage
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.ports.catalog_server import CatalogServer
 
-LATEST = "latest"
-"""The value of ``after`` by which a server returns no event and its latest cursor."""
 _SERVER_WAITS = 30
 """The longest wait of one request."""
-_LARGEST = 1000
-"""The most events of one answer."""
 
 
 class RestEvents:
@@ -48,8 +44,6 @@ class RestEvents:
         raise NoDirectory.at(self._server.uri, "events.record")
 
     def _page(self, below: Identifier, wait: float) -> Page:
-        if below == "":
-            return partial(self._ask, ObjectId(), wait)
         return partial(self._ask, ObjectId.of(below), wait)
 
     def _ask(self, below: ObjectId, wait: float, after: str | None, limit: int) -> EventPage:
@@ -60,7 +54,7 @@ class RestEvents:
             {
                 "id": list(below.names) or None,
                 "after": after,
-                "limit": min(limit, _LARGEST),
+                "limit": min(limit, MOST_ANSWERED),
                 "wait": min(math.ceil(wait), _SERVER_WAITS) or None,
             },
         )

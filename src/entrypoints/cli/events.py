@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 
 import click
 
 from lancekeep.application.events.cloud_events import fields_of
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.events import Event
+from lancekeep.domain.events import LATEST, Event
 from lancekeep.entrypoints.cli.cells import plain
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, print_line, print_table
@@ -18,8 +17,6 @@ from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, 
 from lancekeep.entrypoints.cli.upkeep import mode
 
 COLUMNS = ("time", "object", "event", "details", "cursor")
-LATEST = "latest"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAUSE = 1.0
 _HIDDEN = frozenset(("id", "catalog_version", "transaction"))
 
@@ -88,5 +85,5 @@ def _row(event: Event) -> tuple[str, ...]:
         for name, value in event.data.items()
         if name not in _HIDDEN
     )
-    time = f"{_EPOCH + timedelta(microseconds=event.at):%Y-%m-%d %H:%M:%S}" if event.at > 0 else ""
+    time = fields_of(event, "").get("time", "")[:19].replace("T", " ")
     return time, plain(str(event.object_id)), event.type.removeprefix("lancekeep."), plain(details), event.cursor

@@ -26,15 +26,12 @@ from lancekeep.adapters.rest.routes import (
 from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.application.events.cloud_events import fields_of
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.events import LATEST, MOST_ANSWERED
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import id_of
 from lancekeep.entrypoints.namespace.tables import TableOperations
 
-MOST_EVENTS: Final = 1000
-"""The most events of one answer."""
-LATEST: Final = "latest"
-"""The value of ``after`` for the cursor of what follows."""
 MOST_TABLES: Final = 100
 """The most tables that one request describes."""
 
@@ -69,9 +66,9 @@ class ExtensionOperations(TableOperations):
         Returns:
             ``events``, each as a CloudEvent, the ``cursor`` to continue at, and the ``source`` of the events.
         """
-        limit = MOST_EVENTS if request.limit is None else request.limit
-        if limit > MOST_EVENTS:
-            raise InvalidInput(f"the limit is {limit}; an answer has at most {MOST_EVENTS} events")
+        limit = MOST_ANSWERED if request.limit is None else request.limit
+        if not 1 <= limit <= MOST_ANSWERED:
+            raise InvalidInput(f"the limit is {limit}; expected a number from 1 to {MOST_ANSWERED}")
         events = self._catalog.events
         after = events.latest() if request.after == LATEST else request.after
         found = events.read(after, limit, below=id_of(request))

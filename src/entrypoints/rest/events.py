@@ -60,7 +60,7 @@ class EventAnswers:
         wait = 0 if request.wait is None else request.wait
         if not 0 <= wait <= LONGEST_WAIT:
             raise HttpError(400, f"The wait is {wait} seconds; give a number from 0 to {LONGEST_WAIT}.")
-        streams = STREAM in call.headers.get("accept", "")
+        streams = STREAM in map(str.strip, call.headers.get("accept", "").split(","))
         if streams:
             call = _after(call, call.headers.get("last-event-id") or request.after)
         found = await perform(call)
