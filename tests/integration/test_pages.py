@@ -5,8 +5,10 @@ The pages about Spark are in test_spark_pages.py.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import sqlite3
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -215,7 +217,7 @@ class Lakes:
         }
         for kept in ("bucket", "lake"):
             shutil.copytree(home / kept, home / "kept" / kept)
-        shutil.copy(home / "commits.db", home / "kept")
+        self._copy_rows(home / "commits.db", home / "kept" / "commits.db")
 
     def restart(self, line: str) -> None:
         """Restore both catalogs, unless the line continues the line before it."""
@@ -224,9 +226,14 @@ class Lakes:
         for kept in ("bucket", "lake", "copy"):
             shutil.rmtree(self.home / kept, ignore_errors=True)
             shutil.copytree(self.home / "kept" / kept.replace("copy", "lake"), self.home / kept)
-        shutil.copy(self.home / "kept" / "commits.db", self.home)
+        self._copy_rows(self.home / "kept" / "commits.db", self.home / "commits.db")
         if "resolve" in line:
             Path(f"/{self.staged.path}").write_bytes(self.content)
+
+    def _copy_rows(self, source: Path, target: Path) -> None:
+        """Copy the database by SQLite: its write-ahead log belongs to it, and connections may still be open."""
+        with contextlib.closing(sqlite3.connect(source)) as rows, contextlib.closing(sqlite3.connect(target)) as copy:
+            rows.backup(copy)
 
 
 def test_maintenance(home: Path) -> None:
