@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -641,6 +641,26 @@ def test_too_many_requests_at_once_are_refused(site: Site, settings: ServerSetti
         assert (answer.status_code, answer.headers["retry-after"], answer.json()["code"]) == (503, "1", 17)
         first.sendall(b"{}")
         assert b"200 OK" in first.recv(1000)
+
+
+def test_a_principal_with_many_requests_leaves_some_to_others(site: Site, settings: ServerSettings) -> None:
+    app = application(site.catalog, attrs.evolve(settings, requests=4))
+    head = f"POST /v1/table/ml$features/describe HTTP/1.1\r\nhost: x\r\nx-api-key: {site.keys['reader']}\r\n"
+    with running(app) as uri, ExitStack() as stack:
+        waiting = [stack.enter_context(connected(uri)) for _ in range(3)]
+        for connection in waiting:
+            connection.sendall(
+                f"{head}content-type: application/json\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n".encode()
+            )
+            assert b"100 Continue" in connection.recv(1000)
+        path = uri + "/v1/table/ml$features/describe"
+        refused = httpx.post(path, headers={"x-api-key": site.keys["reader"]})
+        assert (refused.status_code, refused.json()["code"]) == (503, 17)
+        assert "key:reader has 3 requests in progress" in refused.json()["error"]
+        assert httpx.post(path, headers={"x-api-key": site.keys["owner"]}).is_success
+        waiting[0].sendall(b"{}")
+        assert b"200 OK" in waiting[0].recv(1000)
+        assert httpx.post(path, headers={"x-api-key": site.keys["reader"]}).is_success
 
 
 def test_each_principal_has_a_rate(site: Site, settings: ServerSettings) -> None:

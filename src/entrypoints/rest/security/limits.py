@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -31,23 +31,47 @@ class Concurrency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._running >= self._most:
-            await refuse(
-                HttpError(
-                    503,
-                    f"The server has {self._most} requests in progress; try again later.",
-                    ErrorCode.SERVICE_UNAVAILABLE,
-                    {"retry-after": "1"},
-                ),
-                scope,
-                receive,
-                send,
-            )
+            await refuse(_in_progress(f"The server has {self._most}"), scope, receive, send)
             return
         self._running += 1
         try:
             await self._app(scope, receive, send)
         finally:
             self._running -= 1
+
+
+class Share:
+    """Refuse what a principal asks beyond its part of the requests (503).
+
+    Its part is three quarters, so that others are always answered.
+
+    Args:
+        app: The application.
+        most: The requests in progress that the server accepts.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = math.ceil(most * 3 / 4)
+        self._running: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["state"]["principal"].name
+        if self._running[name] >= self._most:
+            await refuse(_in_progress(f"{name} has {self._most}"), scope, receive, send)
+            return
+        self._running[name] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running[name] -= 1
+            if not self._running[name]:
+                del self._running[name]
+
+
+def _in_progress(whose: str) -> HttpError:
+    message = f"{whose} requests in progress; try again later."
+    return HttpError(503, message, ErrorCode.SERVICE_UNAVAILABLE, {"retry-after": "1"})
 
 
 @attrs.define

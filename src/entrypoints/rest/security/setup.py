@@ -23,7 +23,7 @@ from lancekeep.entrypoints.rest.security.authentication import (
     without_identity,
 )
 from lancekeep.entrypoints.rest.security.authorization import Authorization
-from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
+from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Share, Transfer
 from lancekeep.entrypoints.rest.security.vending import Vending
 from lancekeep.entrypoints.rest.settings import ServerSettings
 from lancekeep.local_files import Reloaded, not_reported
@@ -102,7 +102,8 @@ def security_of(
         around.append(Authorization(policy))
     around.append(Vending(_vendor(settings, storage_options), policy, base_paths))
     authentication = Middleware(Authentication, keys=keys, tokens=tokens)
-    return Security(tuple(around), (*limits, authentication, *rate, transfer), keys, tokens, policy)
+    share = Middleware(Share, most=settings.requests)
+    return Security(tuple(around), (*limits, authentication, share, *rate, transfer), keys, tokens, policy)
 
 
 def tls_of(settings: ServerSettings) -> dict[str, str]:
