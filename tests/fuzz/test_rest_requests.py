@@ -21,10 +21,12 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 import lancekeep
 from lancekeep.adapters.rest.routes import ROUTES
 from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.openapi import document as served
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 EXAMPLES = int(os.environ.get("LANCEKEEP_REST_EXAMPLES", "3"))
@@ -58,6 +60,12 @@ schemathesis.openapi.media_type(
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 _FOUND: list[Any] = [found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)]
 OPERATIONS = {operation.definition.raw["operationId"]: operation for operation in _FOUND}
+SERVED = {
+    found.ok().definition.raw["operationId"]: found.ok()
+    for found in schemathesis.openapi.from_dict(served()).get_all_operations()
+    if isinstance(found, Ok)
+}
+"""The operations as the server itself describes them."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +79,53 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Starlette:
 
 def test_the_document_has_every_operation() -> None:
     assert {route.operation_id for route in ROUTES} == OPERATIONS.keys()
+
+
+def test_the_server_describes_every_operation_as_the_document(app: Starlette) -> None:
+    with TestClient(app) as client:
+        described = client.get("/openapi.json").json()
+    assert described == served()
+    for path, methods in DOCUMENT["paths"].items():
+        for method, raw in methods.items():
+            if method == "parameters":
+                continue
+            found = described["paths"][path][method]
+            operation = OPERATIONS[raw["operationId"]]
+            assert found["operationId"] == raw["operationId"]
+            assert {parameter.name for parameter in operation.query} == {
+                each["name"] for each in found["parameters"] if each["in"] == "query"
+            }
+            bodies = ({*each.get("requestBody", {}).get("content", {})} for each in (raw, found))
+            assert len(set(map(frozenset, bodies))) == 1, path
+
+
+@pytest.mark.parametrize(
+    ("operation", "method", "path", "body"),
+    [
+        ("ListTables", "get", "/v1/namespace/0/table/list", None),
+        ("ListAllTables", "get", "/v1/table", None),
+        ("DescribeNamespace", "post", "/v1/namespace/0/describe", {}),
+        ("DescribeTable", "post", "/v1/table/0$0/describe", {"load_detailed_metadata": True}),
+        ("DescribeTableByGet", "get", "/lancekeep/v1/table/0$0", None),
+        ("CountTableRows", "post", "/v1/table/0$0/count_rows", {}),
+        ("ExplainTableQueryPlan", "post", "/v1/table/0$0/explain_plan", {"query": {"k": 1, "vector": {}}}),
+        ("QueryTable", "post", "/v1/table/0$0/query", {"k": 1, "vector": {}}),
+        ("UpdateTableSchemaMetadata", "post", "/v1/table/0$0/schema_metadata/update", {"a": "b"}),
+        ("GetTableStats", "post", "/v1/table/0$0/stats", {}),
+        ("ListTableVersions", "post", "/v1/table/0$0/version/list", {}),
+        ("ListTableTags", "post", "/v1/table/0$0/tags/list", None),
+        ("DescribeTables", "post", "/lancekeep/v1/table/batch-describe", {"ids": [["0", "0"]]}),
+        ("ListDroppedTables", "get", "/lancekeep/v1/object/0/dropped", None),
+        ("TableExists", "post", "/v1/table/0$0/exists", {}),
+    ],
+)
+def test_answers_are_as_the_server_describes_them(
+    app: Starlette, operation: str, method: str, path: str, body: Any
+) -> None:
+    with TestClient(app) as client:
+        response = client.request(method, path, json=body)
+    assert response.is_success, response.text
+    SERVED[operation].validate_response(schemathesis.Response.from_httpx(response, verify=False))
 
 
 def test_the_client_differs_from_the_document_as_listed() -> None:
@@ -112,5 +167,6 @@ def test_generated_requests_get_specified_responses(app: Starlette, operation: s
             assert set(response.json()) >= {"code", "error", "instance"}
         else:
             case.validate_response(response, checks=[content_type_conformance, response_schema_conformance])
+            SERVED[operation].validate_response(response)
 
     ask()

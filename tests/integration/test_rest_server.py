@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from itertools import cycle
 from pathlib import Path
@@ -18,6 +19,7 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+import attrs
 import httpx
 import lance_namespace as api
 import pyarrow as pa
@@ -581,6 +583,27 @@ def test_readiness_names_the_store_that_does_not_answer(tmp_path: Path) -> None:
         ready = client.get("/readyz")
         assert ready.status_code == 503
         assert ready.json()["checks"] == {"server": "ok", "storage": "ok", "commit store": "unavailable"}
+
+
+def test_readiness_shows_how_busy_the_server_is() -> None:
+    release = Event()
+
+    class Slow(Recorder):
+        def describe_table(self, request: Any) -> Any:
+            assert release.wait(60)
+            return api.DescribeTableResponse(location="done")
+
+    with TestClient(create_app(Slow(), attrs.evolve(QUIET, threads=1))) as client, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(client.post, "/v1/table/t/describe") for _ in range(3)]
+        busy = {"running": 1, "waiting": 2, "most": 1}
+        try:
+            while client.get("/readyz").json()["threads"] != busy:
+                assert not any(each.done() for each in asked)
+            assert client.get("/readyz").json()["seconds"].keys() == {"namespace"}
+        finally:
+            release.set()
+        assert [each.result().status_code for each in asked] == [200] * 3
+        assert client.get("/readyz").json()["threads"] == {"running": 0, "waiting": 0, "most": 1}
 
 
 def test_a_shutdown_lets_an_operation_finish() -> None:

@@ -31,6 +31,7 @@ from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import EXTENSIONS, GET, GET_ROUTES, LEGACY_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.application.catalog import directory_of
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.rest import openapi
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.batches import Batches
@@ -99,14 +100,19 @@ def create_app(
         own = directory_of(namespace.catalog)
         telemetry.count_conflicts(lambda: own.commits.conflicts.last_hour().count)
         telemetry.count_maintenance(own.automatic)
-    health = Health(namespace, audit)
     router = Router((*ROUTES, *EXTENSIONS, *GET_ROUTES, *LEGACY_ROUTES))
     conditional = Conditional(namespace, decisions or (object if around else lambda: None))
     innermost = Operations(namespace, settings, around, router, conditional)
+    health = Health(namespace, innermost.threads.use, audit)
     operations: Any = innermost
     for each in reversed(middleware):
         operations = each.cls(operations, *each.args, **each.kwargs)
-    endpoints = {"/healthz": health.alive, "/readyz": health.ready, "/metrics": telemetry.metrics}
+    endpoints: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/healthz": health.alive,
+        "/readyz": health.ready,
+        "/metrics": telemetry.metrics,
+        "/openapi.json": openapi.answer,
+    }
     observation = Middleware(Observation, telemetry=telemetry, router=router, audit=audit)
     app = Starlette(middleware=[observation], exception_handlers={Exception: _failure})
     app.router.default = Endpoints(
@@ -199,7 +205,7 @@ class Operations:
         self._settings = settings
         self._router = router
         self._conditional = conditional
-        self._threads = Threads(settings.threads)
+        self.threads = Threads(settings.threads)
         self._bodies = Bodies(settings.held_bodies)
         self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
         self._places = _places(namespace)
@@ -315,7 +321,7 @@ class Operations:
             with self.running:
                 return act(*arguments)
 
-        return await self._threads.run(run, caller)
+        return await self.threads.run(run, caller)
 
 
 def _wrapped(wrapper: Around, proceed: Handler) -> Handler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 import anyio.to_thread
@@ -16,12 +17,20 @@ from lancekeep.entrypoints.rest.audit import AuditLog
 class Health:
     """The endpoints for load balancers and orchestrators.
 
+    Args:
+        namespace: The namespace.
+        threads: Returns the use of the threads of operations, see `Threads.use`.
+        audit: The audit log; None without one.
+
     Attributes:
         stopping: Whether the server is shutting down and takes no new work.
     """
 
-    def __init__(self, namespace: api.LanceNamespace, audit: AuditLog | None = None) -> None:
+    def __init__(
+        self, namespace: api.LanceNamespace, threads: Callable[[], Mapping[str, int]], audit: AuditLog | None = None
+    ) -> None:
         self._namespace = namespace
+        self._threads = threads
         self._audit = audit
         self.stopping = False
 
@@ -37,17 +46,27 @@ class Health:
         """Answer 200 if the server can work, else 503.
 
         Storage and commit store must answer, and the audit log must take lines. The response says which of them
-        failed, and no more: it needs no authentication.
+        failed, the seconds that each took, and the use of the threads, but nothing about the catalog: it needs no
+        authentication. A server whose threads are all in use is ready; its requests wait for their turn.
         """
         checks = {"server": "stopping" if self.stopping else "ok"}
+        seconds = {}
         for name, check in self._checks().items():
+            start = time.perf_counter()
             try:
                 await anyio.to_thread.run_sync(check)
                 checks[name] = "ok"
             except Exception:
                 checks[name] = "unavailable"
+            seconds[name] = round(time.perf_counter() - start, 4)
         ready = set(checks.values()) == {"ok"}
-        return JSONResponse({"status": "ok" if ready else "unavailable", "checks": checks}, 200 if ready else 503)
+        answer = {
+            "status": "ok" if ready else "unavailable",
+            "checks": checks,
+            "seconds": seconds,
+            "threads": dict(self._threads()),
+        }
+        return JSONResponse(answer, 200 if ready else 503)
 
     def _checks(self) -> Mapping[str, Callable[[], object]]:
         audit = {} if self._audit is None else {"audit log": self._audit.check}

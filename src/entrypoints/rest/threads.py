@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -62,6 +62,11 @@ class Threads:
         self._finished: _Finished | None = None
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    def use(self) -> Mapping[str, int]:
+        """Return the acts that are ``running``, ``waiting``, and may run at ``most``."""
+        waiting = sum(map(len, self._waiting.values()))
+        return {"running": self._running.total(), "waiting": waiting, "most": self._most}
 
     async def run(self, act: Callable[[], T], caller: str = "") -> T:
         """Return the result of ``act``, which runs in the context of the coroutine.
