@@ -26,7 +26,7 @@ from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantee
 from lancekeep.domain.dropped import is_record
 from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.identity import IDENTITY_PROPERTY, identity_in
+from lancekeep.domain.identity import identity_in
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, RESERVED, TABLE, ManifestEntry
 
 MOVED_PROPERTY = f"{OWN_PROPERTIES}moved_to"
@@ -248,12 +248,14 @@ def _values(entry: ManifestEntry) -> Mapping[str, object]:
 class Stage(Enum):
     """How far a copy has come.
 
-    NEW: nothing is written. BEGUN: the target is an unfinished copy, and the source is the home. FENCED: the target is
-    an unfinished copy, and the source refuses all operations. GIVEN_UP: the target is remains of the source, which
-    still refuses all operations. DONE: the target is the home.
+    NEW: nothing is written. LEFT: the target is an unfinished copy of a home that the catalog had before the source.
+    BEGUN: the target is an unfinished copy, and the source is the home. FENCED: the target is an unfinished copy, and
+    the source refuses all operations. GIVEN_UP: the target is remains of the source, which still refuses all
+    operations. DONE: the target is the home.
     """
 
     NEW = auto()
+    LEFT = auto()
     BEGUN = auto()
     FENCED = auto()
     GIVEN_UP = auto()
@@ -288,11 +290,11 @@ def stage_of(ends: Ends, source: Mapping[str, str], target: Mapping[str, str], *
     if moved_to not in (None, ends.target):
         raise Refused(f"the catalog of {ends.source} moved to {moved_to}; copy it from there")
     if copying is not None:
-        if copying.source != ends.source:
-            raise Refused(
-                f"{ends.target} is an unfinished copy of {copying.source}; finish that copy first, or give it up"
-            )
-        return Stage.BEGUN if moved_to is None else Stage.FENCED
+        if copying.source == ends.source:
+            return Stage.BEGUN if moved_to is None else Stage.FENCED
+        if moved_to is None and _is_same_catalog(source, target):
+            return Stage.LEFT
+        raise Refused(f"{ends.target} is an unfinished copy of {copying.source}; finish that copy first, or give it up")
     back = target.get(MOVED_PROPERTY)
     if moved_to is None:
         if not occupied or _is_snapshot(ends, target):
@@ -329,15 +331,33 @@ def _require_same_identity(ends: Ends, source: Mapping[str, str], target: Mappin
         )
 
 
-def begun(view: CatalogView, ends: Ends, copier: str, identity: str | None) -> tuple[Sequence[Change], None]:
+def _is_same_catalog(source: Mapping[str, str], target: Mapping[str, str]) -> bool:
+    """Return whether both have the same identity at the same root."""
+    own = identity_in(source)
+    return own is not None and own == identity_in(target)
+
+
+def _is_copy_of(view: CatalogView, ends: Ends, identity: Mapping[str, str]) -> bool:
+    """Return whether the target is an unfinished copy of the source, or of a home that its catalog had before."""
+    copying = Copying.of(view.properties)
+    return copying is not None and (copying.source == ends.source or _is_same_catalog(identity, view.properties))
+
+
+def begun(view: CatalogView, ends: Ends, copier: str, identity: Mapping[str, str]) -> tuple[Sequence[Change], None]:
     """Decide to begin a copy in the target, or to take it over.
+
+    Args:
+        view: The target.
+        ends: The homes.
+        copier: The random name of the process that copies.
+        identity: The properties with the identity of the catalog.
 
     Raises:
         Refused: The target has become an unfinished copy of another catalog.
         ConcurrentModification: The target has become the home of a catalog.
     """
     copying = Copying.of(view.properties)
-    if copying is not None and copying.source != ends.source:
+    if copying is not None and not _is_copy_of(view, ends, identity):
         raise Refused(f"{ends.target} has become a copy of {copying.source}; finish that copy first, or give it up")
     is_home = MOVED_PROPERTY not in view.properties and not _is_snapshot(ends, view.properties)
     if copying is None and view.version and is_home and view.guarantees.properties:
@@ -345,10 +365,7 @@ def begun(view: CatalogView, ends: Ends, copier: str, identity: str | None) -> t
             f"{ends.target} has become the home of a catalog since: another process has finished a copy. Call "
             "copy_catalog again to see the result"
         )
-    entered: dict[str, str | None] = {COPY_PROPERTY: Copying(ends.source, copier).text()}
-    if identity is not None:
-        entered[IDENTITY_PROPERTY] = identity
-    return [SetProperties(entered)], None
+    return [SetProperties({**identity, COPY_PROPERTY: Copying(ends.source, copier).text()})], None
 
 
 def copied(view: CatalogView, ends: Ends, copier: str, changes: Sequence[Change]) -> tuple[Sequence[Change], None]:
@@ -396,10 +413,9 @@ def live(view: CatalogView, ends: Ends, copier: str) -> tuple[Sequence[Change], 
     return copied(view, ends, copier, [SetProperties(dict.fromkeys(NOT_COPIED))])
 
 
-def withdrawn(view: CatalogView, ends: Ends) -> tuple[Sequence[Change], None]:
+def withdrawn(view: CatalogView, ends: Ends, identity: Mapping[str, str]) -> tuple[Sequence[Change], None]:
     """Decide to make an unfinished copy remains of the source."""
-    copying = Copying.of(view.properties)
-    if copying is None or copying.source != ends.source:
+    if not _is_copy_of(view, ends, identity):
         return [], None
     return [SetProperties({COPY_PROPERTY: None, MOVED_PROPERTY: ends.source})], None
 

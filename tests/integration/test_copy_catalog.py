@@ -494,6 +494,67 @@ def test_copy_that_is_given_up_leaves_the_source_as_it_was(
     assert connect(lake, url).namespace_exists("later")
 
 
+@pytest.mark.parametrize(("at", "give_up"), [("v2", False), ("postgresql", True)])
+def test_unfinished_copy_of_a_former_home_is_taken_over_or_given_up(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]], at: str, give_up: bool
+) -> None:
+    """The catalog moved elsewhere before the copy to ``stuck`` was finished."""
+    first, second, stuck = ("v2", postgres(), postgres()) if at == "v2" else (postgres(), postgres(), "v2")
+    with connect(lake, first) as catalog:
+        catalog.write("t", ROWS)
+        catalog.write("left_behind", ROWS)
+    stop_after(2, between, lambda: copy(lake, first, stuck))
+    with connect(lake, first) as catalog:
+        catalog.drop_table("left_behind")
+    assert copy(lake, first, second).done
+    with connect(lake, second) as catalog:
+        catalog.write("later", ROWS)
+        before = state(catalog)
+    with pytest.raises(Refused, match=r"moved to|are in the manifest store"):
+        copy(lake, first, stuck, give_up=True)
+    if give_up:
+        copy(lake, second, stuck, give_up=True)
+        with pytest.raises(Refused, match=r"moved to|are in the manifest store"):
+            connect(lake, stuck).list_all_tables()
+        with connect(lake, second) as catalog:
+            assert state(catalog) == before
+    assert copy(lake, second, stuck).done
+    for left in (first, second):
+        with pytest.raises(Refused, match=r"moved to|are in the"):
+            connect(lake, left)
+    with connect(lake, stuck) as catalog:
+        assert state(catalog)["rows"] == before["rows"]
+        assert catalog.upkeep.fsck(grace=0).findings == ()
+
+
+def test_unfinished_copy_of_another_catalog_is_neither_taken_over_nor_given_up(
+    lake: str, tmp_path: Path, postgres: Callable[[], str], between: list[Callable[[str], None]]
+) -> None:
+    stuck, other = postgres(), str(tmp_path / "other")
+    for root in (lake, other):
+        with connect(root, "v2") as catalog:
+            catalog.write("t", ROWS)
+    stop_after(2, between, lambda: copy(lake, "v2", stuck))
+    for give_up in (False, True):
+        with pytest.raises(Refused, match=r"is the catalog of .*/lake"):
+            copy(other, "v2", stuck, give_up=give_up)
+    assert copy(lake, "v2", stuck).done
+
+
+def stop_after(writes: int, between: list[Callable[[str], None]], act: Callable[[], object]) -> None:
+    """Run an act that is killed after some of its writes."""
+    made = itertools.count(1)
+
+    def kill(when: str) -> None:
+        if when == "after" and next(made) == writes:
+            raise Crash
+
+    between.append(kill)
+    with pytest.raises(Crash):
+        act()
+    between.clear()
+
+
 def test_finished_copy_is_not_given_up(lake: str, postgres: Callable[[], str]) -> None:
     url = postgres()
     with connect(lake, "v2") as catalog:

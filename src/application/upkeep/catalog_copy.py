@@ -205,7 +205,7 @@ class HomeCopy:
                 "give_up=True (--give-up) again"
             )
         self._require_fence(writers_stopped)
-        if stage in (Stage.NEW, Stage.BEGUN):
+        if stage in (Stage.NEW, Stage.LEFT, Stage.BEGUN):
             if not dry_run:
                 self._enter_directories()
             report = self._plan(rows, dry_run=dry_run, progress=progress)
@@ -240,7 +240,7 @@ class HomeCopy:
             Refused: There is no unfinished copy.
         """
         stage = self._stage()
-        if stage not in (Stage.BEGUN, Stage.FENCED, Stage.GIVEN_UP):
+        if stage in (Stage.NEW, Stage.DONE):
             state = "has not begun" if stage is Stage.NEW else f"is finished: {self._ends.target} is the home"
             raise Refused(f"the copy from {self._ends.source} to {self._ends.target} {state}; nothing was changed")
         if not dry_run:
@@ -249,7 +249,7 @@ class HomeCopy:
 
     def _withdraw(self) -> None:
         """Make the target remains of the source before the source permits operations again."""
-        view = self._apply(self._target, partial(withdrawn, ends=self._ends))
+        view = self._apply(self._target, partial(withdrawn, ends=self._ends, identity=self._identity()))
         if MOVED_PROPERTY not in view.properties:
             raise Refused(f"{self._ends.target} has become the home of the catalog since; nothing was changed")
         self._source.take_root(self._view_of(self._source))
@@ -361,14 +361,21 @@ class HomeCopy:
 
     def _copy_while_writers_continue(self, progress: Progress) -> None:
         """Begin the copy, and repeat it until few changes of other writers remain."""
-        identity = self._view_of(self._source).properties.get(IDENTITY_PROPERTY)
-        decide = partial(begun, ends=self._ends, copier=self._copier, identity=identity)
         progress(1, 5, "begin")
-        self._apply(self._target, decide)
+        self._begin()
         for _ in range(_ROUNDS):
             progress(2, 5, "entries")
             if self._round(self._view_of(self._source)) <= _FEW:
                 return
+
+    def _begin(self) -> None:
+        """Begin the copy in the target, or take it over."""
+        decide = partial(begun, ends=self._ends, copier=self._copier, identity=self._identity())
+        self._apply(self._target, decide)
+
+    def _identity(self) -> dict[str, str]:
+        properties = self._view_of(self._source).properties
+        return {name: properties[name] for name in (IDENTITY_PROPERTY,) if name in properties}
 
     def _round(self, view: CatalogView) -> int:
         """Give the target the entries of a view of the source; return the number of changes."""
@@ -412,8 +419,7 @@ class HomeCopy:
 
     def _finish(self, progress: Progress) -> None:
         """Copy the last changes, and make the target the home."""
-        identity = self._view_of(self._source).properties.get(IDENTITY_PROPERTY)
-        self._apply(self._target, partial(begun, ends=self._ends, copier=self._copier, identity=identity))
+        self._begin()
         progress(4, 5, "last changes")
         view = self._view_of(self._source)
         try:
