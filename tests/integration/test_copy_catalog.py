@@ -8,7 +8,7 @@ import os
 import random
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,16 @@ from hypothesis import strategies as st
 from lance.namespace import DirectoryNamespace as NativeNamespace
 
 import lancekeep
+from lancekeep.adapters.manifest_stores import open_unclaimed
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
+from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.entries.places import Places
 from lancekeep.config import public_url
+from lancekeep.domain.catalog import Remove
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused, Unsupported
 from lancekeep.domain.home_copy import all_entries
 from lancekeep.domain.manifest_entry import ManifestEntry
@@ -553,6 +556,30 @@ def stop_after(writes: int, between: list[Callable[[str], None]], act: Callable[
     with pytest.raises(Crash):
         act()
     between.clear()
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_target_that_others_change_during_the_copy_is_complete_afterwards(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]], number: int
+) -> None:
+    """Also after the fence, when only the entries that changed are compared."""
+    url = postgres()
+    with connect(lake, "v2") as catalog:
+        catalog.write("t", ROWS)
+        objects, key = open_object_store(lake, FAST)
+        writes = itertools.count(1)
+
+        def disturb(when: str) -> None:
+            if when == "after" and next(writes) == number:
+                with closing(open_unclaimed(url, {}, objects, key)) as target:
+                    target.apply(lambda view: ([Remove("t")] if view.find("t") else [], None))
+
+        between.append(disturb)
+        assert copy(lake, "v2", url).done
+        between.clear()
+    assert next(writes) > number
+    with connect(lake, url) as target:
+        assert list(state(target)["rows"]) == ["t"]
 
 
 def test_finished_copy_is_not_given_up(lake: str, postgres: Callable[[], str]) -> None:

@@ -6,7 +6,7 @@ all operations, and the entries that changed since follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -18,13 +18,13 @@ from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.upkeep.commit_store_move import move_to
+from lancekeep.application.upkeep.compared_homes import Compared
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.application.upkeep.migration import migrate
 from lancekeep.domain.catalog import (
     AddColumns,
     CatalogView,
     Change,
-    ManifestStoreGuarantees,
     Put,
     Remove,
     SetProperties,
@@ -177,6 +177,7 @@ class HomeCopy:
         self._target = target
         self._ends = Ends(source.name, target.name)
         self._copier = copier
+        self._compared = Compared(source.store, target.store, ledger.commits.retry)
         self._entered: set[str] = set()  # namespaces that this copy created, if other software has namespaces, too
         self._retry = ledger.commits.retry
 
@@ -365,6 +366,7 @@ class HomeCopy:
         self._begin()
         for _ in range(_ROUNDS):
             progress(2, 5, "entries")
+            self._compared.begin()
             if self._round(self._view_of(self._source)) <= _FEW:
                 return
 
@@ -377,13 +379,18 @@ class HomeCopy:
         properties = self._view_of(self._source).properties
         return {name: properties[name] for name in (IDENTITY_PROPERTY,) if name in properties}
 
-    def _round(self, view: CatalogView) -> int:
-        """Give the target the entries of a view of the source; return the number of changes."""
+    def _round(self, view: CatalogView, ids: Sequence[str] | None = None) -> int:
+        """Give the target the entries of a view of the source; return the number of changes.
+
+        Args:
+            view: The source.
+            ids: The entries that may differ, in byte order; None for all.
+        """
         target = self._view_of(self._target)
         guarantees = self._target.store.guarantees
         made = 0
         size = _BATCH if guarantees.atomic_changes else _STEPS
-        for batch in _batches(_parents_last(self._changes(view, target, guarantees)), size):
+        for batch in _batches(_parents_last(self._changes(view, target, ids)), size):
             for change in batch:
                 if isinstance(change, Put):
                     reason = self._reason(change.entry)
@@ -398,7 +405,8 @@ class HomeCopy:
             made += len(batch)
         return made
 
-    def _changes(self, view: CatalogView, target: CatalogView, guarantees: ManifestStoreGuarantees) -> Iterator[Change]:
+    def _changes(self, view: CatalogView, target: CatalogView, ids: Sequence[str] | None) -> Iterator[Change]:
+        guarantees = self._target.store.guarantees
         if guarantees.columns:
             columns = {name: kind for name, kind in view.columns.items() if target.columns.get(name) != kind}
             if columns:
@@ -408,7 +416,10 @@ class HomeCopy:
         differing = {name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name)}
         if differing:
             yield SetProperties({name: wanted.get(name) for name in differing})
-        yield from changes_between(all_entries(view), all_entries(target), guarantees, self._may_remove)
+        wanted_entries, present_entries = (
+            all_entries(each) if ids is None else _found(each, ids) for each in (view, target)
+        )
+        yield from changes_between(wanted_entries, present_entries, guarantees, self._may_remove)
 
     def _may_remove(self, entry: ManifestEntry) -> bool:
         if not self._target.store.guarantees.shared or entry.object_id in self._entered or is_record(entry):
@@ -421,13 +432,13 @@ class HomeCopy:
         """Copy the last changes, and make the target the home."""
         self._begin()
         progress(4, 5, "last changes")
-        view = self._view_of(self._source)
+        view, changed = self._view_of(self._source), self._compared.changed()
         try:
-            self._round(view)
+            self._round(view, changed)
         except (AlreadyExists, InvalidInput, Refused, Unsupported):
             self._withdraw()
             raise
-        if self._round(view):
+        if self._round(view, None if changed is None else self._compared.changed()):
             raise Damaged(
                 f"{self._ends.target} does not hold what was copied to it from {self._ends.source}: another process "
                 "writes there. Stop it, then call copy_catalog again"
@@ -473,6 +484,10 @@ class HomeCopy:
     def _apply(self, home: Home, decide: Decision[None]) -> CatalogView:
         view, _ = self._retry.call(partial(home.store.apply, decide))
         return view
+
+
+def _found(view: CatalogView, ids: Iterable[str]) -> Iterator[ManifestEntry]:
+    return filter(None, map(view.find, ids))
 
 
 def _name(entry: ManifestEntry) -> str:
