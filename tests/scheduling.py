@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 
 class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
@@ -12,6 +13,13 @@ class TogetherOrAlone(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
 
     By the names of files, as the marks of ``--dist loadgroup`` mean nothing under pytest 9.2 (pytest-xdist #1386).
     """
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Forget a unit that is complete: the scheduler counts all units of a process after each test."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePath(nodeid.partition("::")[0]).stem

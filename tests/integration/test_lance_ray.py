@@ -18,9 +18,9 @@ from lancekeep.application.catalog import services_of
 SCHEMA = pa.schema([("id", pa.int64()), ("vector", pa.list_(pa.float32(), 2))])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_session() -> Iterator[Any]:
-    """One small Ray for all tests of a run; its workers have no dashboard and report nothing."""
+    """One small Ray for all tests; its workers have no dashboard and report nothing. Idle, it takes CPU time, too."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
