@@ -88,6 +88,8 @@ _OPEN: WeakValueDictionary[Any, Database] = WeakValueDictionary()
 _OPENING = Lock()
 _CONCURRENT = (errors.SerializationFailure, errors.DeadlockDetected)
 _ENDS = (errors.IdleInTransactionSessionTimeout, errors.IdleSessionTimeout)
+_REPEATED = (*_CONCURRENT, *_ENDS)
+"""The errors with which the server undoes a transaction that is then repeated."""
 
 
 class Unanswered(StoreUnavailable):
@@ -95,6 +97,10 @@ class Unanswered(StoreUnavailable):
 
     It may still complete the statement.
     """
+
+
+class Unmade(StoreUnavailable):
+    """The server has made no change: it refused a statement, or a connection."""
 
 
 def seconds_for(rows: int) -> float:
@@ -143,8 +149,8 @@ class Database:
     def call(self, act: Callable[[BoundedConnection], T], *, seconds: float = SECONDS) -> T:
         """Run an idempotent action over a connection.
 
-        The action is repeated if the server ends its transaction because of concurrent ones, and once over a new
-        connection if the connection is broken, as pooled ones are after a restart of the server.
+        The action is repeated if the server ends its transaction because of concurrent ones or of a pause, and once
+        over a new connection if the connection is broken, as pooled ones are after a restart of the server.
 
         Args:
             act: The action. It may change how long the connection waits.
@@ -152,6 +158,8 @@ class Database:
 
         Raises:
             Unanswered: The server was silent for too long. It may still complete the statement.
+            Unmade: The server, or the lack of a connection, has prevented the action.
+            StoreUnavailable: The connection broke twice; the action may have been completed.
             LancekeepError: The action failed; see `_MEANINGS`.
         """
         lost: psycopg.Error | None = None
@@ -172,12 +180,13 @@ class Database:
                 if lost is not None:  # the first attempt may have succeeded, so its error counts
                     raise StoreUnavailable(f"{self.url}: {_line(lost)}; then: {_line(error)}") from error
                 if used is not None and _ends_session(error, used):
-                    lost = error
                     self.close()
-                elif not isinstance(error, _CONCURRENT) or attempt == ATTEMPTS:
+                    lost = None if isinstance(error, _ENDS) else error
+                if lost is None and (not isinstance(error, _REPEATED) or attempt == ATTEMPTS):
                     if isinstance(error, errors.ReadOnlySqlTransaction):
                         self.close()  # after a failover, another server may be the primary
-                    raise self.understood(error) from error
+                    meaning = self.understood(error)
+                    raise (Unmade(str(meaning)) if type(meaning) is StoreUnavailable else meaning) from error
         raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
@@ -210,7 +219,7 @@ class Database:
             self._reset()  # the driver leaves the parent's connections open
         room = self._room
         if not room.acquire(timeout=SECONDS):
-            raise StoreUnavailable(
+            raise Unmade(
                 f"{self.url}: all {self._address.connections} connections of this process were in use for "
                 f"{SECONDS:.0f} s; raise the option connections, or use fewer threads"
             )

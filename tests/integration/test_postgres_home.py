@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
@@ -52,7 +53,7 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.postgres.address import Address
-from lancekeep.postgres.database import BoundedConnection, Database, Row, Unanswered, seconds_for
+from lancekeep.postgres.database import ATTEMPTS, BoundedConnection, Database, Row, Unanswered, seconds_for
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 from lancekeep.testing.manifest_store import change, create, ids
 
@@ -425,6 +426,57 @@ def test_change_that_cannot_be_settled_is_unknown(url: str) -> None:
         store._database.delayed = []  # type: ignore[attr-defined]
         with pytest.raises(StoreUnavailable, match=r"away\. It is unknown whether the change was made"):
             create(store, "b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("lock_timeout=50", "lock timeout.*Another session holds a lock"),
+        ("statement_timeout=50", "canceling statement due to statement timeout"),
+    ],
+)
+def test_change_that_the_server_refuses_is_not_made(
+    postgres_url: str, url: str, monkeypatch: pytest.MonkeyPatch, settings: str, message: str
+) -> None:
+    with closing(opened(url)) as store:
+        create(store, "a")
+    with closing(elsewhere(url, retry=Retry(patience=0.2))) as store, psycopg.connect(postgres_url) as other:
+        monkeypatch.setenv("PGOPTIONS", f"-c {settings}")
+        other.execute("LOCK TABLE lancekeep.entry IN EXCLUSIVE MODE")  # readers go on
+        with pytest.raises(StoreUnavailable, match=message) as refused:
+            create(store, "b")
+        assert "unknown" not in str(refused.value)
+        other.rollback()
+        create(store, "c")
+        assert ids(store.view()) == ["a", "c"]
+
+
+def test_session_that_pauses_for_too_long_in_a_transaction_changes_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(opened(url)) as rival:
+        create(rival, "a")
+        monkeypatch.setenv("PGOPTIONS", "-c idle_in_transaction_session_timeout=50")
+        with closing(elsewhere(url, retry=Retry(patience=0))) as store:
+            asked: list[list[str]] = []
+
+            def slow(pauses: int) -> Callable[[CatalogView], list[Change]]:
+                def decide(view: CatalogView) -> list[Change]:
+                    asked.append(ids(view))
+                    if len(asked) == 1:
+                        create(rival, f"rival{pauses}")  # so the next decision is made in a transaction
+                    elif len(asked) <= pauses + 1:
+                        time.sleep(0.2)
+                    return create_once("b")(view)
+
+                return decide
+
+            with pytest.raises(StoreUnavailable, match="idle-in-transaction timeout"):
+                change(store, slow(ATTEMPTS))
+            assert ids(store.view()) == ["a", f"rival{ATTEMPTS}"]
+            asked.clear()
+            change(store, slow(1))
+            assert ids(store.view()) == ["a", "b", "rival1", f"rival{ATTEMPTS}"]
 
 
 def test_error_of_a_decision_about_an_old_state_is_repeated(store: ManifestStore, url: str) -> None:

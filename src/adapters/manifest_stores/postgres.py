@@ -34,7 +34,7 @@ from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
-from lancekeep.postgres.database import BoundedConnection, Database, Row, seconds_for
+from lancekeep.postgres.database import BoundedConnection, Database, Row, Unmade, seconds_for
 from lancekeep.postgres.listening import WATCHED
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 
@@ -240,6 +240,8 @@ class PostgresManifestStore:
         rows = partial(self._database.rows, seconds=seconds_for(len(changes)))
         try:
             applied = self._applied(current, changes, token, rows)
+        except Unmade:
+            return self._applied_locked(decide, current, {})
         except StoreUnavailable:  # the server may have made the change, or may still make it
             return self._applied_locked(decide, current, promised, unanswered=True)
         if applied is None:  # unless the server makes a change whose connection was lost while it waited for a lock
@@ -384,10 +386,19 @@ class PostgresManifestStore:
                 promised[token] = attrs.evolve(applied, rows=self._patient_rows), result
             return promised[token]
 
+        def attempt() -> tuple[PostgresView, Result] | Exception:
+            earlier = set(promised)
+            try:
+                return self._database.call(act)
+            except Unmade:
+                for token in promised.keys() - earlier:
+                    del promised[token]
+                raise
+
         try:
             if seen.catalog is None:
                 self._retry.call(self._created)
-            told = self._retry.call(lambda: self._database.call(act))
+            told = self._retry.call(attempt)
         except StoreUnavailable as error:
             if not promised:
                 raise
