@@ -6,10 +6,12 @@ import builtins
 import fcntl
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -291,13 +293,17 @@ def test_answer_as_arrow_is_streamed(lake: str) -> None:
     ],
 )
 def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pytest.MonkeyPatch, endless: str) -> None:
-    scanner = lance.LanceDataset.scanner
+    def interrupt() -> None:
+        time.sleep(0.3)  # until the statement runs
+        # To this thread: it does not end a wait of the main thread, as a signal just before that wait does not.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
-    def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
-        return scanner(self, *args, **kwargs)
+    class Worker(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            threading.Thread(target=interrupt).start()
+            return super().submit(*args, **kwargs)
 
-    monkeypatch.setattr(lance.LanceDataset, "scanner", stopped)
+    monkeypatch.setattr("lancekeep.entrypoints.cli.sql.ThreadPoolExecutor", Worker)
     done = run(lake, endless)
     assert (done.exit_code, "Stopped. Nothing was changed." in done.stderr) == (130, True), done.output
 

@@ -23,7 +23,7 @@ from lancekeep.entrypoints.cli.reading import chosen_version, parsed_time
 
 _BATCH = 4096
 _PAUSE = 0.05
-"""The seconds between two interrupts of a statement."""
+"""The seconds between two interrupts of a statement, and between two looks for Ctrl-C."""
 _MOST_NAMES = 3
 """The most names with points between them that DuckDB finds: a database, a schema and a table."""
 _CLOSED = {
@@ -92,8 +92,13 @@ def answer(catalog: Catalog, statement: str, message: Callable[[str], None]) -> 
 
 
 def _interruptible(connection: Any, step: Future[T]) -> T:
-    """Return the result of a step of DuckDB, which runs in another thread so that Ctrl-C reaches this one."""
+    """Return the result of a step of DuckDB, which runs in another thread so that Ctrl-C reaches this one.
+
+    A signal that arrives just before a wait does not end it, so no wait is long.
+    """
     try:
+        while not step.done():
+            wait([step], _PAUSE)
         return step.result()
     except KeyboardInterrupt:
         while not step.done():  # an interrupt before the statement has started is lost
