@@ -1,9 +1,12 @@
 """What the homes of entries cost, as catalogs grow: ``python benchmarks/homes.py [URL] [--tables 10000 1000000]``.
 
+``--processes 1 8`` names how many processes declare tables at once. ``--alone`` leaves out the directory, whose entries
+do not fit into memory at ten million tables.
+
 URL names an empty PostgreSQL database, postgresql://USER@HOST/DATABASE, in which the role may create tables. Without
-it, a server with the defaults of Debian's package is started, except for its files in a temporary directory. Entries
-are loaded by COPY. Each figure is the time of one call through `Catalog`, beside the manifest table of a directory with
-as many tables. Every home syncs its changes to disk.
+it, a server with the defaults of Debian's package is started, except for its files in a temporary directory. The
+database generates the entries. Each figure is the time of one call through `Catalog`, beside the manifest table of a
+directory with as many tables. Every home syncs its changes to disk.
 """
 
 from __future__ import annotations
@@ -35,21 +38,38 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from postgres_servers import new_server
 
 DEFAULTS = ("fsync=on", "full_page_writes=on", "autovacuum=on", "max_wal_size=1GB", "shared_buffers=128MB")
-NAMESPACE, SECONDS, PROCESSES, PAGE = "ns", 2.0, 8, 100
+NAMESPACE, SECONDS, PAGE = "ns", 2.0, 100
+
+GENERATE = """
+INSERT INTO lancekeep.entry (catalog, since, object_id, parent, name, object_type, location)
+SELECT catalog.id, catalog.version, %(namespace)s || '$' || made.name, %(namespace)s, made.name, 'table',
+    lpad(to_hex(number), 8, '0') || '_' || %(namespace)s || '$' || made.name
+FROM lancekeep.catalog, generate_series(0, %(tables)s - 1) AS number,
+    LATERAL (SELECT 't' || lpad(number::text, 9, '0') AS name) AS made
+WHERE catalog.name = %(name)s
+"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", nargs="?")
     parser.add_argument("--tables", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--processes", type=int, nargs="+", default=[8])
+    parser.add_argument("--alone", action="store_true")
     arguments = parser.parse_args()
     with database(arguments.url) as server, tempfile.TemporaryDirectory() as scratch:
         migrate_schema(server)
         for tables in arguments.tables:
             url = f"{server}?catalog=bench{tables}"
             fill_postgres(url, f"{scratch}/pg{tables}", tables)
-            fill_directory(f"{scratch}/dir{tables}", tables)
-            compare(tables, partial(open_postgres, f"{scratch}/pg{tables}", url), f"{scratch}/dir{tables}")
+            directory = None if arguments.alone else f"{scratch}/dir{tables}"
+            if directory is not None:
+                fill_directory(directory, tables)
+            postgres = partial(open_postgres, f"{scratch}/pg{tables}", url)
+            compare(tables, postgres, directory)
+            for processes in arguments.processes:
+                rate = declare_together(tables, postgres, processes)
+                record("homes", f"{tables:,} tables: declared by {processes} processes", "tables per second", rate)
 
 
 @contextmanager
@@ -62,14 +82,12 @@ def database(url: str | None) -> Iterator[str]:
         yield server.url()
 
 
-def compare(tables: int, postgres: Callable[[], lancekeep.Catalog], directory: str) -> None:
-    """Measure PostgreSQL beside a directory, and keep the figures."""
+def compare(tables: int, postgres: Callable[[], lancekeep.Catalog], directory: str | None) -> None:
+    """Measure PostgreSQL, beside a directory if there is one, and keep the figures."""
     ours = measure("postgres", tables, postgres)
-    theirs = measure("directory", tables, partial(open_directory, directory))
+    theirs = {} if directory is None else measure("directory", tables, partial(open_directory, directory))
     for name, milliseconds in ours.items():
-        record("homes", f"{tables:,} tables: {name}", "ms", milliseconds, theirs[name], "a directory")
-    together = declare_together("postgres", tables, postgres)
-    record("homes", f"{tables:,} tables: declared by {PROCESSES} processes", "tables per second", together)
+        record("homes", f"{tables:,} tables: {name}", "ms", milliseconds, theirs.get(name), "a directory")
 
 
 def open_postgres(root: str, url: str) -> lancekeep.Catalog:
@@ -89,21 +107,15 @@ def location(number: int) -> str:
 
 
 def fill_postgres(url: str, root: str, tables: int) -> None:
-    """Create a catalog, and load its tables by COPY."""
+    """Create a catalog, and let the database generate its tables."""
     with open_postgres(root, url) as catalog:
         catalog.create_namespace(NAMESPACE)
     with psycopg.connect(url.partition("?")[0], autocommit=True) as database:
-        name = url.rpartition("=")[2]
-        found = database.execute("SELECT id, version FROM lancekeep.catalog WHERE name = %s", (name,)).fetchone()
-        assert found is not None
-        columns = "catalog, since, object_id, parent, name, object_type, location"
-        with database.cursor().copy(f"COPY lancekeep.entry ({columns}) FROM STDIN") as copy:
-            for number in range(tables):
-                key = f"{NAMESPACE}${table_name(number)}"
-                copy.write_row((*found, key, NAMESPACE, table_name(number), "table", location(number)))
+        values = {"name": url.rpartition("=")[2], "namespace": NAMESPACE, "tables": tables}
+        database.execute(GENERATE, values)
         database.execute("VACUUM ANALYZE lancekeep.entry")
         sizes = database.execute("SELECT pg_total_relation_size('lancekeep.entry') / count(*) FROM lancekeep.entry")
-        print(f"postgres {tables:>9,} tables: {sizes.fetchone()} bytes per entry of all catalogs")
+        print(f"postgres {tables:>9,} tables: {sizes.fetchone()} bytes per entry of all catalogs", flush=True)
 
 
 def fill_directory(root: str, tables: int) -> None:
@@ -136,15 +148,16 @@ def measure(home: str, tables: int, connect: Callable[[], lancekeep.Catalog]) ->
         for name, act in operations.items():
             times = timed(act)
             medians[name], high = statistics.median(times), times[int(len(times) * 0.99)]
-            print(f"{home:10} {tables:>9,} tables  {name:10} p50 {medians[name]:8.3f} ms  p99 {high:8.3f} ms")
+            line = f"{home:10} {tables:>9,} tables  {name:10} p50 {medians[name]:8.3f} ms  p99 {high:8.3f} ms"
+            print(line, flush=True)
     return medians
 
 
-def declare_together(home: str, tables: int, connect: Callable[[], lancekeep.Catalog]) -> float:
+def declare_together(tables: int, connect: Callable[[], lancekeep.Catalog], processes: int) -> float:
     """Print and return how many tables several processes declare in a second."""
-    with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
-        rate = sum(pool.map(partial(declare_for_a_while, connect), range(PROCESSES))) / SECONDS
-    print(f"{home:10} {tables:>9,} tables  {rate:8.0f} declarations per second by {PROCESSES} processes")
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        rate = sum(pool.map(partial(declare_for_a_while, connect), range(processes))) / SECONDS
+    print(f"{'postgres':10} {tables:>9,} tables  {rate:8.0f} declarations per second by {processes} processes")
     return rate
 
 
