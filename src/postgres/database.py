@@ -90,6 +90,9 @@ _CONCURRENT = (errors.SerializationFailure, errors.DeadlockDetected)
 _ENDS = (errors.IdleInTransactionSessionTimeout, errors.IdleSessionTimeout)
 _REPEATED = (*_CONCURRENT, *_ENDS)
 """The errors with which the server undoes a transaction that is then repeated."""
+_LOST = ("08", "40003", "57P")
+"""The beginnings of codes after which a statement may have been completed. With any other code, the server has undone
+the transaction."""
 
 
 class Unanswered(StoreUnavailable):
@@ -312,8 +315,8 @@ def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
 
 
 def _ends_session(error: psycopg.Error, connection: Connection) -> bool:
-    """Return whether an error ended the session of its connection."""
-    return connection.closed or (error.sqlstate or "").startswith(("08", "57P")) or isinstance(error, _ENDS)
+    """Return whether an error ended the session of its connection, or leaves open what the server has done."""
+    return connection.closed or (error.sqlstate or "").startswith(_LOST) or isinstance(error, _ENDS)
 
 
 def _line(error: psycopg.Error) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -38,9 +40,11 @@ from lancekeep.application.retry import Retry
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import (
+    AccessDenied,
     ConcurrentModification,
     Damaged,
     InvalidInput,
+    LancekeepError,
     NamespaceAlreadyExists,
     Refused,
     StoreUnavailable,
@@ -53,7 +57,7 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
 from lancekeep.ports.manifest_store import ManifestStore
 from lancekeep.postgres.address import Address
-from lancekeep.postgres.database import ATTEMPTS, BoundedConnection, Database, Row, Unanswered, seconds_for
+from lancekeep.postgres.database import ATTEMPTS, BoundedConnection, Database, Row, Unanswered, Unmade, seconds_for
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 from lancekeep.testing.manifest_store import change, create, ids
 
@@ -449,6 +453,122 @@ def test_change_that_the_server_refuses_is_not_made(
         other.rollback()
         create(store, "c")
         assert ids(store.view()) == ["a", "c"]
+
+
+@contextmanager
+def failing_with(code: str, when: str, store: ManifestStore, postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Let the server fail at the entries of a catalog: in the statement, or at its commit."""
+    catalog, name = store.view().catalog, f"fail_{uuid4().hex}"  # type: ignore[attr-defined]
+    kind, timing = {
+        "statement": ("TRIGGER", "BEFORE INSERT ON lancekeep.entry"),
+        "commit": ("CONSTRAINT TRIGGER", "AFTER INSERT ON lancekeep.entry DEFERRABLE INITIALLY DEFERRED"),
+    }[when]
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION 'failed' USING ERRCODE = '{code}'; END $$".encode()
+        )
+        fails = f"FOR EACH ROW WHEN (NEW.catalog = {catalog}) EXECUTE FUNCTION {name}()"
+        admin.execute(f"CREATE {kind} {name} {timing} {fails}".encode())
+        try:
+            yield admin
+        finally:
+            admin.execute(f"DROP FUNCTION {name} CASCADE".encode())
+
+
+@pytest.mark.parametrize("when", ["statement", "commit"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("22001", InvalidInput),
+        ("23514", StoreUnavailable),
+        ("25006", Unsupported),
+        ("25P03", StoreUnavailable),
+        ("40001", StoreUnavailable),
+        ("40P01", StoreUnavailable),
+        ("42501", AccessDenied),
+        ("42P01", InvalidInput),
+        ("53100", StoreUnavailable),
+        ("53200", StoreUnavailable),
+        ("54000", InvalidInput),
+        ("55P03", StoreUnavailable),
+        ("57014", StoreUnavailable),
+        ("58030", StoreUnavailable),
+        ("XX000", StoreUnavailable),
+        ("XX001", Damaged),
+        ("08006", None),
+        ("40003", None),
+        ("57P01", None),
+    ],
+)
+def test_only_a_lost_session_leaves_open_whether_a_change_was_made(
+    url: str, postgres_url: str, code: str, when: str, error: type[LancekeepError] | None
+) -> None:
+    with closing(elsewhere(url, retry=Retry(patience=0))) as store:
+        create(store, "a")
+        asked: list[int] = []
+
+        def decide(view: CatalogView) -> list[Change]:
+            asked.append(view.version)
+            return create_once("b")(view)
+
+        with failing_with(code, when, store, postgres_url), pytest.raises(error or StoreUnavailable) as failed:
+            change(store, decide)
+        assert type(failed.value) in (error or StoreUnavailable, Unmade)
+        assert ("unknown" in str(failed.value)) == (error is None)
+        assert ids(store.view()) == ["a"]
+        change(store, decide)
+        assert ids(store.view()) == ["a", "b"]
+
+
+def test_change_that_may_be_made_is_not_reported_as_refused(url: str, postgres_url: str) -> None:
+    """The reply is lost, and the role may not ask whether the change was made."""
+    with closing(elsewhere(url, Delaying, retry=Retry(patience=0))) as store:
+        database = store._database
+        assert isinstance(database, Delaying)
+        create(store, "a")
+        database.delayed = []
+        with (
+            failing_with("42501", "statement", store, postgres_url),
+            pytest.raises(StoreUnavailable, match=r"Check user and password.*It is unknown whether"),
+        ):
+            change(store, create_once("b"))
+        ((statement, values),) = database.delayed
+        assert database.rows(statement, values) != []  # now it is made
+        assert ids(store.view()) == ["a", "b"]
+
+
+def test_change_that_finds_the_disk_full_is_not_made() -> None:
+    with migrated_server() as server:
+        place, filler = server.directory / "small", server.directory / "small" / "filler"
+        place.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        )
+        if mounted.returncode != 0:
+            pytest.skip(f"this user may not mount a small file system: {mounted.stderr.strip()}")
+        try:
+            shutil.chown(place, "postgres", "postgres")
+            server.run(
+                f"CREATE TABLESPACE small LOCATION '{place}'", "ALTER TABLE lancekeep.entry SET TABLESPACE small"
+            )
+            with closing(elsewhere(f"{server.url()}?catalog=c", retry=Retry(patience=0))) as store:
+                create(store, "a")
+                with filler.open("wb", buffering=0) as rest, suppress(OSError):
+                    while True:
+                        rest.write(b"\0" * 4096)
+                value = "".join(str(uuid4()) for _ in range(2000))  # more than the table has room for
+                entry = ManifestEntry.namespace(ObjectId.of("b"), {"k": value})
+                for _ in range(2):
+                    with pytest.raises(StoreUnavailable, match=r"No space left.*Free space there\.$"):
+                        change(store, lambda view: [Put(entry)])
+                    assert ids(store.view()) == ["a"]
+                filler.unlink()
+                change(store, lambda view: [Put(entry)])
+                assert store.view().find("b") == entry
+        finally:
+            server.stop(signal.SIGQUIT)
+            subprocess.run(["umount", str(place)], check=True)
 
 
 def test_session_that_pauses_for_too_long_in_a_transaction_changes_nothing(

@@ -26,6 +26,7 @@ from lancekeep.domain.errors import (
     ConcurrentModification,
     Damaged,
     InvalidInput,
+    LancekeepError,
     Refused,
     StoreUnavailable,
 )
@@ -367,6 +368,8 @@ class PostgresManifestStore:
                 for (made,) in rows(self._settle, (view.catalog, seen.version, list(promised))) if promised else ():
                     return promised[made]
                 possible = unanswered and view.version == seen.version
+                if not possible:
+                    promised.clear()  # none of them was made, and none can be made any more
                 try:
                     changes, result = decide(view)
                 except (psycopg.Error, TimeoutError):
@@ -390,16 +393,17 @@ class PostgresManifestStore:
             earlier = set(promised)
             try:
                 return self._database.call(act)
-            except Unmade:
-                for token in promised.keys() - earlier:
-                    del promised[token]
+            except LancekeepError as error:
+                if isinstance(error, Unmade) or not isinstance(error, StoreUnavailable):
+                    for token in promised.keys() - earlier:
+                        del promised[token]
                 raise
 
         try:
             if seen.catalog is None:
                 self._retry.call(self._created)
             told = self._retry.call(attempt)
-        except StoreUnavailable as error:
+        except LancekeepError as error:  # the last attempt has failed; an earlier one may have succeeded
             if not promised:
                 raise
             raise StoreUnavailable(
