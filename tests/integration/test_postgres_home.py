@@ -17,6 +17,7 @@ from threading import Barrier, Thread
 from typing import Any
 from uuid import uuid4
 
+import attrs
 import lance
 import lance_namespace
 import psycopg
@@ -182,6 +183,25 @@ def test_text_that_is_not_unicode_is_refused(store: ManifestStore) -> None:
     assert store.view().properties == {}
 
 
+def test_views_of_one_version_read_an_entry_once(store: ManifestStore, url: str) -> None:
+    create(store, "a")
+    with closing(elsewhere(url)) as other:
+        asked: list[str] = []
+        views = [other.view(), other.view()]
+        for view in views:
+            assert view == views[0]
+            counted = attrs.evolve(view, rows=lambda *each: asked.append(each[0]) or view.rows(*each))  # type: ignore[func-returns-value]  # noqa: B023
+            for _ in range(2):
+                assert counted.find("a") is not None
+                assert counted.find("b") is counted.owner_of("files") is None
+        assert len(asked) == 3
+        create(store, "b")
+        assert other.view().find("b") is not None
+        create(other, "c")
+        assert other.view().find("c") is not None
+        assert views[0].find("b") is None
+
+
 def test_read_of_a_state_that_a_clean_up_removed_is_refused(store: ManifestStore, postgres_url: str) -> None:
     """Its entries are gone, so each answer would lack some."""
     change(store, lambda view: [Put(ManifestEntry("t", TABLE, "t-files"))])
@@ -191,7 +211,7 @@ def test_read_of_a_state_that_a_clean_up_removed_is_refused(store: ManifestStore
     make_old(old, postgres_url)
     assert store.clean_up() == 2
     for read in (
-        lambda: old.find("t"),
+        lambda: old.find("u"),
         lambda: old.owner_of("t-files"),
         lambda: old.children(ObjectId(), TABLE),
         lambda: list(old.all_of(TABLE)),

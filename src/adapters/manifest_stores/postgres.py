@@ -210,7 +210,7 @@ class PostgresManifestStore:
 
     def view(self) -> PostgresView:
         view = self._viewed(self._database.rows, self._view)
-        return self._remembered(attrs.evolve(view, rows=self._patient_rows))
+        return self._remembered(attrs.evolve(view, rows=self._patient_rows).sharing(self._known))
 
     def recent(self) -> PostgresView:
         """Return the state that this instance read last.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import attrs
@@ -69,6 +69,7 @@ class PostgresView:
         properties: The properties of the root namespace.
         columns: The logical types of the columns that extensions have.
         guarantees: What the store can hold.
+        found: Entries that were found in this version, by what was asked. Views of one version share them.
     """
 
     unnamed = 0
@@ -81,7 +82,7 @@ class PostgresView:
     properties: Mapping[str, str]
     columns: Mapping[str, str]
     guarantees: ManifestStoreGuarantees
-    _found: dict[str, ManifestEntry | None] = attrs.field(init=False, factory=dict, eq=False, repr=False)
+    found: dict[tuple[str, str], ManifestEntry | None] = attrs.field(factory=dict, eq=False, repr=False)
 
     def stamp(self, parent: ObjectId, object_type: str) -> object | None:
         """Return the change that made the version: its random token is no other change's."""
@@ -97,14 +98,7 @@ class PostgresView:
         return with_columns(SCHEMA, self.columns)
 
     def find(self, object_id: str) -> ManifestEntry | None:
-        try:
-            return self._found[object_id]
-        except KeyError:
-            found = next(map(entry_of, self._rows(_FIND, object_id=object_id)), None)
-        if len(self._found) >= KEPT:
-            self._found.clear()
-        self._found[object_id] = found
-        return found
+        return self._once(("object", object_id), partial(self._rows, _FIND, object_id=object_id))
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
@@ -129,9 +123,9 @@ class PostgresView:
         return self._pages(_OF_TYPE, after or "", object_type=object_type)
 
     def owner_of(self, location: str) -> ManifestEntry | None:
-        places = list(ancestors(location))
-        found = self._rows(_OWNER, ancestors=places, below=f"{location}/", beyond=f"{location}0")  # "0" follows "/"
-        return next(map(entry_of, found), None)
+        places, below, beyond = list(ancestors(location)), f"{location}/", f"{location}0"  # "0" follows "/"
+        read = partial(self._rows, _OWNER, ancestors=places, below=below, beyond=beyond)
+        return self._once(("owner", location), read)
 
     @property
     def state(self) -> tuple[int, str | None]:
@@ -147,9 +141,16 @@ class PostgresView:
                     properties = change.merged_into(properties)
                 case AddColumns(columns):
                     schema = with_columns(schema, columns)
+        columns = added_columns(schema)
         return attrs.evolve(
-            self, version=self.version + 1, token=token, properties=properties, columns=added_columns(schema)
+            self, version=self.version + 1, token=token, properties=properties, columns=columns, found={}
         )
+
+    def sharing(self, other: PostgresView | None) -> PostgresView:
+        """Return the view with what another view of the same version has found."""
+        if other is None or self.token is None or (self.catalog, self.state) != (other.catalog, other.state):
+            return self
+        return attrs.evolve(self, found=other.found)
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
         found = [entry_of(row) for row in self._rows(statement, first=_first_after(low), **values)]
@@ -158,6 +159,17 @@ class PostgresView:
             low = found[-1].object_id
             found = [entry_of(row) for row in self._rows(statement, first=_first_after(low), **values)]
         yield from found
+
+    def _once(self, asked: tuple[str, str], read: Callable[[], list[tuple[Any, ...]]]) -> ManifestEntry | None:
+        """Return the entry that was asked for, which is read the first time."""
+        try:
+            return self.found[asked]
+        except KeyError:
+            entry = next(map(entry_of, read()), None)
+        if len(self.found) >= KEPT:
+            self.found.clear()
+        self.found[asked] = entry
+        return entry
 
     def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         if self.version == 0:
