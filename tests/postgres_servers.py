@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import attrs
 import psycopg
+from redis_servers import poll
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from lancekeep.composition import migrate_schema
@@ -79,10 +80,14 @@ class PostgresServer:
     def kill(self) -> None:
         """End every process of the server at once, as a crash does."""
         assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        for pid in (self.process.pid, *map(int, children)):
-            os.kill(pid, signal.SIGKILL)
+        pid = self.process.pid
+        os.kill(pid, signal.SIGSTOP)  # a process that it started now would keep the shared memory
+        poll(lambda: _state(pid) == "T")
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        for each in (pid, *children):
+            os.kill(each, signal.SIGKILL)
         self._wait()
+        poll(lambda: all(_state(child) in "ZX" for child in children))
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End the server and its sessions: in order, or without a checkpoint (SIGQUIT)."""
@@ -165,6 +170,14 @@ def drain(log: IO[str]) -> None:
     with log:
         for _ in log:
             pass
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as in ``ps``; X if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def _user() -> dict[str, Any]:

@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
-from threading import Event
 
 import attrs
+import lance
+import pyarrow as pa
 from linearizability import Call, State, Step, unexplained
+from postgres_clients import ABSENT, EXISTS, ROWS, UNKNOWN, Told, connect, ready, use, use_alone
 from postgres_servers import migrated_server
 from redis_servers import poll
-
-import lancekeep
-from lancekeep.domain.errors import ConcurrentModification, StoreUnavailable, TableAlreadyExists, TableNotFound
 
 MINUTES = float(os.environ.get("LANCEKEEP_POSTGRES_MINUTES", "0"))
 KILLS = 1
@@ -27,20 +26,6 @@ KILLS = 1
 CALLS = 30
 """The calls between two kills."""
 CLIENTS = 4
-NAMES = ("a", "b", "c")
-EXISTS, ABSENT, UNKNOWN = "exists", "absent", "unknown"
-
-
-@attrs.frozen
-class Told:
-    """The result of a call of a client."""
-
-    name: str
-    verb: str
-    began: float
-    ended: float
-    result: str
-    """A location, or one of the words above."""
 
 
 def sets(location: str | None) -> Step:
@@ -59,6 +44,10 @@ def exists(state: State) -> tuple[bool, State]:
     return state is not None, state
 
 
+def appends(value: str) -> Step:
+    return lambda state: (True, f"{state},{value}")
+
+
 def calls_of(told: list[Told]) -> list[Call]:
     """Return the calls about one table. Its location says by which declaration it was made."""
     known = {each.result for each in told if each.verb == "declare"}
@@ -66,7 +55,12 @@ def calls_of(told: list[Told]) -> list[Call]:
     calls = []
     for each in told:
         steps: list[Step]
-        if each.result == UNKNOWN:  # one of these, or none
+        verb, _, value = each.verb.partition(" ")
+        if verb == "append":
+            steps = [appends(value)]
+        elif each.verb == "read":
+            steps = [] if each.result == UNKNOWN else [sees(each.result)]
+        elif each.result == UNKNOWN:  # one of these, or none
             possible: dict[str, list[Step]] = {"declare": [sets(place) for place in lost or {"?"}], "drop": [removes]}
             steps = possible.get(each.verb, [])
         elif each.result == EXISTS:
@@ -94,39 +88,19 @@ def test_stale_read_has_no_order() -> None:
     assert unexplained(calls_of([*told[:3], attrs.evolve(stale, began=5)])) == []
 
 
+def test_read_that_lacks_an_acknowledged_append_has_no_order() -> None:
+    told = [Told(ROWS, "append 1", 1, 2, "appended"), Told(ROWS, "append 2", 1, 4, UNKNOWN)]
+    for possible in ("0,1", "0,1,2", "0,2,1"):
+        assert unexplained(calls_of([*told, Told(ROWS, "read", 5, 6, possible)]), "0") == []
+    for impossible in ("0", "0,2", "0,1,1"):
+        assert unexplained(calls_of([*told, Told(ROWS, "read", 5, 6, impossible)]), "0") != []
+
+
 def test_results_have_an_order_while_the_server_is_killed(tmp_path: Path) -> None:
     told: list[Told] = []
-    done = Event()
+    root, done = tmp_path / "lake", tmp_path / "done"
     with migrated_server("fsync=on") as server:
-
-        def connect() -> lancekeep.Catalog:
-            return lancekeep.connect(
-                str(tmp_path / "lake"), impl="postgres", uri=server.url(), storage_options={"fsync": "false"}
-            )
-
-        def call(catalog: lancekeep.Catalog, verb: str, name: str) -> str:
-            try:
-                if verb == "declare":
-                    return catalog.declare_table(f"n.{name}").location
-                if verb == "describe":
-                    return catalog.find_table(f"n.{name}").location
-                catalog.drop_table(f"n.{name}")
-            except TableAlreadyExists:
-                return EXISTS
-            except TableNotFound:
-                return ABSENT
-            except (StoreUnavailable, ConcurrentModification):
-                return UNKNOWN
-            return "dropped"
-
-        def use(number: int) -> None:
-            chance = random.Random(number)
-            with connect() as catalog:
-                while not done.is_set():
-                    verb, name = chance.choice(("declare", "drop", "describe")), chance.choice(NAMES)
-                    began = time.monotonic()
-                    result = call(catalog, verb, name)
-                    told.append(Told(name, verb, began, time.monotonic(), result))
+        url = server.url()
 
         def use_until(calls: int) -> None:
             poll(lambda: len(told) >= calls or any(client.done() for client in clients))
@@ -134,12 +108,16 @@ def test_results_have_an_order_while_the_server_is_killed(tmp_path: Path) -> Non
                 if client.done():
                     client.result()
 
-        with connect() as first:
+        with connect(root, url) as first:
             first.create_namespace("n")
+            first.write(f"n.{ROWS}", pa.table({"a": [0]}))
         end, kills = time.monotonic() + 60 * MINUTES, 0
-        with ThreadPoolExecutor(CLIENTS) as threads:
-            clients = [threads.submit(use, number) for number in range(CLIENTS)]
+        spawn = get_context("spawn")  # Lance cannot be forked
+        with ProcessPoolExecutor(1, spawn) as process, ThreadPoolExecutor(CLIENTS) as threads:
+            clients = [threads.submit(use, root, url, number, done, told.append) for number in range(CLIENTS)]
+            other = process.submit(use_alone, root, url, CLIENTS, done)
             try:
+                poll(lambda: other.done() or all(ready(done, number).exists() for number in range(CLIENTS + 1)))
                 while kills < KILLS or time.monotonic() < end:
                     use_until(len(told) + CALLS)
                     server.kill()
@@ -147,16 +125,22 @@ def test_results_have_an_order_while_the_server_is_killed(tmp_path: Path) -> Non
                     kills += 1
                 use_until(len(told) + CALLS)
             finally:
-                done.set()
+                done.touch()
             wait(clients)
             for client in clients:
                 client.result()
-        with connect() as last:
+            told += other.result()
+        with connect(root, url) as last:
             assert last.upkeep.fsck().findings == ()
+            began, uri = time.monotonic(), last.open(f"n.{ROWS}").uri
+            native = ",".join(map(str, lance.dataset(uri).to_table()["a"].to_pylist()))
+            told.append(Told(ROWS, "read", began, time.monotonic(), native))
     tables = defaultdict(list)
     for each in told:
         tables[each.name].append(each)
     unknown = sum(each.result == UNKNOWN for each in told)
     print(f"{len(told)} calls, {kills} kills, {unknown} unknown outcomes")
     for name, results in tables.items():
-        assert not (left := unexplained(calls_of(results))), f"{name}: " + "\n".join(left[-12:])
+        assert not (left := unexplained(calls_of(results), "0" if name == ROWS else None)), f"{name}: " + "\n".join(
+            left[-12:]
+        )
