@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 
-from lancekeep.entrypoints.rest.listening import Shared
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.supervised import Supervised, portable
 from lancekeep.entrypoints.rest.task import Task
@@ -18,7 +17,7 @@ from lancekeep.entrypoints.serving import application
 
 def main(connection: int, listening: int) -> None:
     """Serve until the supervisor sends SIGTERM, or ends."""
-    channel, listener = socket.socket(fileno=connection), Shared(fileno=listening)
+    channel, listener = (socket.socket(fileno=number) for number in (connection, listening))
     for each in (channel, listener):
         each.set_inheritable(False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor replaces this process

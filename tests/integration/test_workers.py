@@ -115,6 +115,21 @@ def uploading(
         yield
 
 
+def test_connections_wait_in_one_queue_until_a_worker_is_free(tmp_path: Path) -> None:
+    with serve(tmp_path) as server, ExitStack() as stack:
+        pids = [server.await_event("worker started")["pid"] for _ in range(2)]
+        address = urlsplit(server.uri)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        place = address.hostname, address.port
+        waiting = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(200)]
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        for connection in waiting:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert {connection.recv(12) for connection in waiting} == {b"HTTP/1.1 200"}
+
+
 @pytest.mark.slow
 def test_kills_and_reloads_lose_no_row(tmp_path: Path) -> None:
     certificate, private_key = self_signed(tmp_path)

@@ -10,17 +10,6 @@ BACKLOG = 1024
 """How many connections wait until the server accepts them."""
 
 
-class Shared(socket.socket):
-    """A listening socket of several processes.
-
-    `Server` lets asyncio accept one connection at a time, so that idle workers get the others. asyncio
-    would make the same number the length of the queue.
-    """
-
-    def listen(self, backlog: int = 0, /) -> None:
-        """Keep the length of the queue unchanged."""
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address.
 

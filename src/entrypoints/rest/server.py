@@ -51,7 +51,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_graceful_shutdown=settings.shutdown_seconds,
                 http=limited_headers(settings.header_seconds),
-                backlog=1 if settings.workers > 1 else BACKLOG,
+                backlog=BACKLOG,
                 **tls,
             )
         )
