@@ -582,6 +582,26 @@ def test_target_that_others_change_during_the_copy_is_complete_afterwards(
         assert list(state(target)["rows"]) == ["t"]
 
 
+@pytest.mark.parametrize("number", range(1, 4))
+def test_native_directory_that_appears_before_the_fence_is_copied(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]], number: int
+) -> None:
+    url = postgres()
+    with connect(lake, "compatible") as catalog:
+        catalog.write("t", ROWS)
+    writes = itertools.count(1)
+
+    def appear(when: str) -> None:
+        if when == "before" and next(writes) == number:
+            lance.write_dataset(ROWS, f"{lake}/late.lance")
+
+    between.append(appear)
+    assert copy(lake, "compatible", url).done
+    between.clear()
+    with connect(lake, url) as target:
+        assert state(target)["rows"].keys() == {"t", "late"}
+
+
 def test_finished_copy_is_not_given_up(lake: str, postgres: Callable[[], str]) -> None:
     url = postgres()
     with connect(lake, "v2") as catalog:

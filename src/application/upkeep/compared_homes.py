@@ -15,6 +15,11 @@ _PAGE = 1000
 """Changes that are read at once."""
 
 
+def _feed_of(store: ManifestStore) -> ChangeFeed | None:
+    """Return the feed of all entries; a table that is only a directory is in none."""
+    return None if store.guarantees.lists_directories else store.feed
+
+
 class Compared:
     """The last comparison of all entries of two homes.
 
@@ -25,7 +30,7 @@ class Compared:
     """
 
     def __init__(self, source: ManifestStore, target: ManifestStore, retry: Retry) -> None:
-        feeds = source.feed, target.feed
+        feeds = _feed_of(source), _feed_of(target)
         self._feeds = tuple(feed for feed in feeds if feed is not None) if None not in feeds else ()
         self._retry = retry
         self._positions: Sequence[ChangeCursor] = ()
