@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --root-user-
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # Spark starts in half of the CPU time with its classes in an archive; the tests start a dozen Java processes and more.
-export SPARK_SUBMIT_OPTS := -XX:SharedArchiveFile=$(CURDIR)/$(VENV)/spark.jsa -Xlog:disable
+export SPARK_SUBMIT_OPTS := -XX:SharedArchiveFile="$(CURDIR)/$(VENV)/spark.jsa" -Xlog:disable
 # Keep bytecode: the tests start hundreds of processes, and each would compile Lancekeep.
 export PYTHONDONTWRITEBYTECODE :=
 # Nothing here computes with matrices. numpy would start a thread per core in each process, which takes 0.1 s of CPU.

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 def main(archive: Path) -> None:
     made = archive.with_suffix(f".{os.getpid()}")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={made} -XX:TieredStopAtLevel=1 -Xlog:disable"
+    os.environ["SPARK_SUBMIT_OPTS"] = f'-XX:ArchiveClassesAtExit="{made}" -XX:TieredStopAtLevel=1 -Xlog:disable'
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with TemporaryDirectory() as place:
         session = (

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+
+
+def test_spark_starts_from_a_checkout_whose_path_has_spaces(tmp_path: Path) -> None:
+    checkout = tmp_path / "a check out"
+    checkout.mkdir()
+    shown = ["make", "-C", str(checkout), "-f", str(DEMO.parents[1] / "Makefile"), "--eval", "shown: ; @printenv"]
+    printed = subprocess.run([*shown, "shown"], capture_output=True, text=True, check=True).stdout
+    variables = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+    home = Path(pyspark.__file__).parent
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": variables["SPARK_SUBMIT_OPTS"]}
+    submit = ["bash", str(home / "bin" / "spark-submit"), "--version"]
+    started = subprocess.run(submit, env=environment, capture_output=True, text=True, check=False)
+    assert (started.returncode, "Welcome to" in started.stderr) == (0, True), started.stderr
 
 
 @pytest.mark.slow
