@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from lancekeep.domain.errors import Refused
-from lancekeep.domain.home_copy import COPY_PROPERTY, MOVED_PROPERTY, Copying, Ends, Stage, begun, stage_of, withdrawn
+from lancekeep.domain.home_copy import (
+    COPY_PROPERTY,
+    MOVED_PROPERTY,
+    MOVING_PROPERTY,
+    Copying,
+    Ends,
+    Stage,
+    begun,
+    stage_of,
+    unfenced,
+    withdrawn,
+)
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity
 
 ENDS = Ends("postgresql://second", "postgresql://stuck")
@@ -38,6 +49,19 @@ def test_copy_of_another_catalog_stays(identity: Identity | None) -> None:
     with pytest.raises(Refused, match="has become a copy of s3://bucket/lake"):
         begun(view(target), ENDS, "2", OWN)
     assert withdrawn(view(target), ENDS, OWN)[0] == []
+
+
+def test_source_that_is_fenced_takes_no_copy_of_another_home_over() -> None:
+    with pytest.raises(Refused, match="is an unfinished copy of s3://bucket/lake"):
+        stage_of(ENDS, {**OWN, MOVED_PROPERTY: ENDS.target}, {**OWN, **COPY}, occupied=True)
+
+
+@pytest.mark.parametrize("moved_to", [None, "postgresql://third"])
+def test_fence_towards_another_home_stays(moved_to: str | None) -> None:
+    left = OWN if moved_to is None else {**OWN, MOVED_PROPERTY: moved_to}
+    assert unfenced(view(left), ENDS)[0] == []
+    [change] = unfenced(view({**OWN, MOVED_PROPERTY: ENDS.target}), ENDS)[0]
+    assert change.properties == {MOVED_PROPERTY: None, MOVING_PROPERTY: None}  # type: ignore[union-attr]
 
 
 def test_former_home_neither_continues_nor_gives_up() -> None:
