@@ -7,7 +7,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -35,9 +35,9 @@ from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.entries.places import Places
 from lancekeep.config import public_url
-from lancekeep.domain.catalog import Remove
-from lancekeep.domain.errors import ConcurrentModification, InvalidInput, LancekeepError, Refused, Unsupported
-from lancekeep.domain.home_copy import all_entries
+from lancekeep.domain.catalog import CatalogView, Change, Put, Remove
+from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, LancekeepError, Refused, Unsupported
+from lancekeep.domain.home_copy import all_entries, copied
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.table import Table
 from lancekeep.entrypoints.cli import lancekeep as command
@@ -580,6 +580,34 @@ def test_target_that_others_change_during_the_copy_is_complete_afterwards(
     assert next(writes) > number
     with connect(lake, url) as target:
         assert list(state(target)["rows"]) == ["t"]
+
+
+def test_target_that_loses_an_entry_after_the_fence_does_not_become_the_home(
+    lake: str, postgres: Callable[[], str], between: list[Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres()
+    writes = itertools.count(1)
+    with connect(lake, "v2") as catalog, monkeypatch.context() as losing:
+        catalog.write("t", ROWS)
+
+        def create(when: str) -> None:
+            if when == "before" and next(writes) == 3:  # the fence
+                catalog.create_namespace("late")
+
+        def without(view: CatalogView, changes: Sequence[Change], **given: Any) -> tuple[Sequence[Change], None]:
+            kept = [each for each in changes if not (isinstance(each, Put) and each.entry.object_id == "late")]
+            return copied(view, changes=kept, **given)
+
+        losing.setattr("lancekeep.application.upkeep.catalog_copy.copied", without)
+        between.append(create)
+        with pytest.raises(Damaged, match="does not hold what was copied"):
+            copy(lake, "v2", url)
+        between.clear()
+        with pytest.raises(Refused):
+            connect(lake, url)
+    assert copy(lake, "v2", url).done
+    with connect(lake, url) as target:
+        assert target.namespace_exists("late")
 
 
 @pytest.mark.parametrize("number", range(1, 4))
