@@ -147,7 +147,7 @@ def copy_catalog(
                 ),
                 _is_unclaimed if config.mode == V1 else _is_created,
                 partial(return_root, objects, root_key),
-                partial(show_tables, objects, root_key),
+                *([partial(show_tables, objects, root_key)] if config.mode != V1 else []),
             )
             for at, store in enumerate(stores)
         )

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -32,6 +33,7 @@ from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.adapters.manifest_stores.postgres import PostgresManifestStore
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.entries.places import Places
 from lancekeep.config import public_url
@@ -608,6 +610,60 @@ def test_target_that_loses_an_entry_after_the_fence_does_not_become_the_home(
     assert copy(lake, "v2", url).done
     with connect(lake, url) as target:
         assert target.namespace_exists("late")
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the prefixes that are listed in local storage."""
+    prefixes: list[str] = []
+    listing = LocalObjectStore.list
+
+    def counted(store: LocalObjectStore, prefix: str, *, after: str = "") -> Any:
+        prefixes.append(prefix)
+        return listing(store, prefix, after=after)
+
+    monkeypatch.setattr(LocalObjectStore, "list", counted)
+    return prefixes
+
+
+def directories_in(prefixes: list[str]) -> set[str]:
+    return {found for each in prefixes for found in re.findall(r"[^/]*\.lance(?=/)", each)}
+
+
+def names_seen_by_pylance(lake: str) -> list[str]:
+    """Return the tables that a native reader finds in the directories."""
+    native = NativeNamespace(root=lake, manifest_enabled="false")
+    return sorted(native.list_tables(api.ListTablesRequest(id=[])).tables)
+
+
+def test_way_back_lists_only_directories_of_changed_entries_after_the_fence(
+    lake: str, postgres: Callable[[], str], listed: list[str]
+) -> None:
+    url = postgres()
+    with connect(lake, "compatible") as catalog:
+        catalog.write("t0", ROWS)
+    for number in range(1, 10):
+        shutil.copytree(f"{lake}/t0.lance", f"{lake}/t{number}.lance")
+    assert copy(lake, "compatible", url).done
+    shutil.copytree(f"{lake}/t0.lance", f"{lake}/foreign.lance")
+    with connect(lake, url) as catalog:
+        catalog.drop_table("t1", keep=timedelta(days=1))
+        catalog.drop_table("t2", keep=timedelta(days=1))
+
+        def change(done: int, total: int, name: str) -> None:
+            if name == "fence":  # all directories were read
+                assert directories_in(listed) > {f"t{number}.lance" for number in range(10)}
+                catalog.drop_table("t3", keep=timedelta(days=1))
+                catalog.undrop("t1")
+                catalog.rename_table("t4", "renamed")
+            listed.clear()
+
+        assert copy(lake, url, "compatible", progress=change).done
+    assert directories_in(listed) == {f"t{number}.lance" for number in range(1, 5)}
+    seen = ["t0", "t1", *(f"t{number}" for number in range(4, 10))]
+    assert names_seen_by_pylance(lake) == seen
+    with connect(lake, "compatible") as catalog:
+        assert catalog.list_tables() == sorted({*seen, "renamed"} - {"t4"})
 
 
 @pytest.mark.parametrize("number", range(1, 4))

@@ -6,7 +6,7 @@ manifest store in the properties file of the root, and another manifest store, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from lancekeep.adapters.manifest_stores.compatible import own_properties
@@ -18,7 +18,7 @@ from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY, M
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import ManifestEntry
-from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at
+from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at, v1_table
 from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.manifest_store import Decision, ForeseeingManifestStore, ManifestStore, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -101,11 +101,19 @@ def return_root(objects: ObjectStore, root_key: str, view: CatalogView) -> None:
     _record(objects, root_key, returned)
 
 
-def show_tables(objects: ObjectStore, root_key: str, view: CatalogView) -> None:
-    """Let readers that list directories see the tables of a catalog, and no others."""
+def show_tables(objects: ObjectStore, root_key: str, view: CatalogView, locations: Collection[str] | None) -> None:
+    """Let readers that list directories see the tables of a catalog, and no others.
+
+    Args:
+        objects: The object store of the root.
+        root_key: The key of the root.
+        view: The catalog.
+        locations: The directories that may differ; None for each directory of the root.
+    """
     listing = DirectoryListing(objects, root_key)
     directory = listing.view()
-    for name in directory.names():
+    named = None if locations is None else filter(None, map(v1_table, sorted(locations)))
+    for name in directory.names() if named is None else [table.key for table in named]:
         location = name + V1_SUFFIX
         is_shown = directory.find(name) is not None
         if is_shown and not is_at(view, location):

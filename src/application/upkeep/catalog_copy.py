@@ -143,7 +143,8 @@ class Home:
         store: The store, without a check who has the root.
         occupied: Returns whether a store with this view holds a catalog, an unfinished copy or remains.
         take_root: Records the home in the root, in place of the former one. Takes the entries of the home. Idempotent.
-        show_tables: Lets readers that list directories see the same tables, if the home is a directory.
+        show_tables: Lets readers that list directories see the same tables, if the home is a directory. Takes the entries
+            of the home, and the directories that may differ; None for all.
         require_possible: Raises if the store cannot hold an entry that no guarantee forbids.
         may_remove: Returns whether the entry of a table is of this catalog. Only called if other software has entries.
     """
@@ -152,7 +153,7 @@ class Home:
     store: ManifestStore
     occupied: Callable[[CatalogView], bool]
     take_root: Callable[[CatalogView], None]
-    show_tables: Callable[[CatalogView], None] = lambda _: None
+    show_tables: Callable[[CatalogView, Sequence[str] | None], None] = lambda view, locations: None
     require_possible: Callable[[ManifestEntry], None] = lambda _: None
     may_remove: Callable[[ManifestEntry], bool] = lambda _: True
 
@@ -368,7 +369,8 @@ class HomeCopy:
             progress(2, 5, "entries")
             self._compared.begin()
             if self._round(self._view_of(self._source)) <= _FEW:
-                return
+                break
+        self._target.show_tables(self._view_of(self._target), None)
 
     def _begin(self) -> None:
         """Begin the copy in the target, or take it over."""
@@ -443,7 +445,7 @@ class HomeCopy:
                 f"{self._ends.target} does not hold what was copied to it from {self._ends.source}: another process "
                 "writes there. Stop it, then call copy_catalog again"
             )
-        self._target.show_tables(self._view_of(self._target))
+        self._target.show_tables(self._view_of(self._target), self._compared.changed_locations())
         self._target.take_root(self._view_of(self._target))
         self._apply(self._target, partial(live, ends=self._ends, copier=self._copier))
 

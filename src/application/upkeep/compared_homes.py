@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from lancekeep.application.retry import Retry
-from lancekeep.domain.change_feed import ChangeCursor
+from lancekeep.domain.change_feed import CatalogVersion, ChangeCursor
 from lancekeep.domain.errors import VersionNotFound
+from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.manifest_store import ManifestStore
 
@@ -30,14 +31,13 @@ class Compared:
     """
 
     def __init__(self, source: ManifestStore, target: ManifestStore, retry: Retry) -> None:
-        feeds = _feed_of(source), _feed_of(target)
-        self._feeds = tuple(feed for feed in feeds if feed is not None) if None not in feeds else ()
+        self._feeds = _feed_of(source), _feed_of(target)
         self._retry = retry
-        self._positions: Sequence[ChangeCursor] = ()
+        self._positions: Sequence[ChangeCursor | None] = (None, None)
 
     def begin(self) -> None:
         """Call this before a comparison reads the first entry."""
-        self._positions = [self._retry.call(feed.latest) for feed in self._feeds]
+        self._positions = [None if feed is None else self._retry.call(feed.latest) for feed in self._feeds]
 
     def changed(self) -> Sequence[str] | None:
         """Return the ids of the entries that may differ, in byte order.
@@ -45,16 +45,29 @@ class Compared:
         These are the entries that either home has changed since the comparison began, by this process or another. None
         if that is not known: nothing was compared, or a home does not keep its changes for so long.
         """
-        if not self._positions:
-            return None
+        return self._since(slice(None), lambda key, _: key or None)  # the root is no entry
+
+    def changed_locations(self) -> Sequence[str] | None:
+        """Return the directories of the entries that the target has changed since the comparison began.
+
+        None if that is not known.
+        """
+        return self._since(slice(1, None), lambda _, entry: entry.location)
+
+    def _since(self, homes: slice, chosen: Callable[[str, ManifestEntry], str | None]) -> Sequence[str] | None:
+        """Return what is chosen of the entries that some homes have changed, also of the entries that ended."""
+        found = set()
         try:
-            ids = {key for feed, at in zip(self._feeds, self._positions, strict=True) for key in self._after(feed, at)}
+            for feed, at in zip(self._feeds[homes], self._positions[homes], strict=True):
+                if feed is None or at is None:
+                    return None
+                for version in self._after(feed, at):
+                    found |= {chosen(*each) for each in (*version.before.items(), *version.after.items())}
         except VersionNotFound:
             return None
-        return sorted(ids)
+        return sorted(each for each in found if each is not None)
 
-    def _after(self, feed: ChangeFeed, position: ChangeCursor) -> Iterator[str]:
+    def _after(self, feed: ChangeFeed, position: ChangeCursor) -> Iterator[CatalogVersion]:
         while versions := self._retry.call(partial(feed.versions, position, _PAGE)):
-            for version in versions:
-                yield from (key for key in (*version.before, *version.after) if key)  # the root is no entry
+            yield from versions
             position = versions[-1].cursor
