@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_versions import TableVersions
     from lancekeep.application.rows.transactions import Snapshot, Transaction
     from lancekeep.application.rows.views import Refreshed, Views
-    from lancekeep.application.upkeep.catalog_copy import CatalogCopy, Obstacle
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
+    from lancekeep.application.upkeep.copy_report import CatalogCopy, Obstacle
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
     from lancekeep.application.upkeep.maintenance import MaintenanceAction
     from lancekeep.application.upkeep.manifest_names import RenamedManifests

@@ -25,7 +25,7 @@ from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY
 
 if TYPE_CHECKING:
     from lancekeep.application.certification import Progress
-    from lancekeep.application.upkeep.catalog_copy import CatalogCopy
+    from lancekeep.application.upkeep.copy_report import CatalogCopy
 
 _CHANCE = random.SystemRandom()
 
@@ -147,7 +147,7 @@ def copy_catalog(
                 ),
                 _is_unclaimed if config.mode == V1 else _is_created,
                 partial(return_root, objects, root_key),
-                *([partial(show_tables, objects, root_key)] if config.mode != V1 else []),
+                partial(show_tables, objects, root_key),
             )
             for at, store in enumerate(stores)
         )

@@ -23,8 +23,9 @@ from operator import attrgetter
 import attrs
 
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties
+from lancekeep.domain.change_feed import ChangeCursor
 from lancekeep.domain.dropped import is_record
-from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
+from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import identity_in
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, RESERVED, TABLE, ManifestEntry
@@ -61,6 +62,10 @@ NOT_COPIED = NOT_HOME | {
 """Properties of the root namespace that belong to one home."""
 
 
+Positions = tuple[ChangeCursor | None, ChangeCursor | None]
+NO_POSITIONS: Positions = (None, None)
+
+
 @attrs.frozen
 class Copying:
     """An unfinished copy.
@@ -68,18 +73,24 @@ class Copying:
     Attributes:
         source: The home whose entries are copied.
         copier: The random name of the process that copies. A process that takes the copy over has another name.
+        compared: The positions in the changes of the source and of the target from which on they may differ, and
+            listing readers may see other tables than the entries. None for a home whose position is not known.
     """
 
     source: str
     copier: str
+    compared: Positions = attrs.field(default=NO_POSITIONS, eq=False)
 
     def text(self) -> str:
         """Return the copy as the property stores it."""
-        return json.dumps({"source": self.source, "copier": self.copier})
+        compared = [None if position is None else str(position) for position in self.compared]
+        return json.dumps({"source": self.source, "copier": self.copier, "compared": compared})
 
     @staticmethod
     def of(properties: Mapping[str, str]) -> Copying | None:
         """Return the unfinished copy that properties state; None if there is none.
+
+        Positions that cannot be read are not known.
 
         Raises:
             Damaged: The property cannot be read.
@@ -89,14 +100,28 @@ class Copying:
             return None
         try:
             match json.loads(text):
-                case {"source": str(source), "copier": str(copier)}:
-                    return Copying(source, copier)
+                case {"source": str(source), "copier": str(copier), **others}:
+                    return Copying(source, copier, _positions(others.get("compared")))
         except (ValueError, RecursionError):
             pass
         raise Damaged(
             f"the property {COPY_PROPERTY!r} of the catalog is {text[:100]!r}; expected a JSON object with a source "
             "and a copier. Copy the catalog again into an empty home"
         )
+
+
+def _positions(stored: object) -> Positions:
+    try:
+        match stored:
+            case [source, target]:
+                return _position(source), _position(target)
+    except InvalidInput:
+        pass
+    return NO_POSITIONS
+
+
+def _position(stored: object) -> ChangeCursor | None:
+    return None if stored is None else ChangeCursor.parse(str(stored))
 
 
 def require_home(properties: Mapping[str, str], root: str) -> None:
@@ -343,7 +368,9 @@ def _is_copy_of(view: CatalogView, ends: Ends, identity: Mapping[str, str]) -> b
     return copying is not None and (copying.source == ends.source or _is_same_catalog(identity, view.properties))
 
 
-def begun(view: CatalogView, ends: Ends, copier: str, identity: Mapping[str, str]) -> tuple[Sequence[Change], None]:
+def begun(
+    view: CatalogView, ends: Ends, copier: str, identity: Mapping[str, str], *, fenced: bool
+) -> tuple[Sequence[Change], None]:
     """Decide to begin a copy in the target, or to take it over.
 
     Args:
@@ -351,6 +378,7 @@ def begun(view: CatalogView, ends: Ends, copier: str, identity: Mapping[str, str
         ends: The homes.
         copier: The random name of the process that copies.
         identity: The properties with the identity of the catalog.
+        fenced: Whether the source refuses all operations. The positions of the former process then stay valid.
 
     Raises:
         Refused: The target has become an unfinished copy of another catalog.
@@ -365,7 +393,32 @@ def begun(view: CatalogView, ends: Ends, copier: str, identity: Mapping[str, str
             f"{ends.target} has become the home of a catalog since: another process has finished a copy. Call "
             "copy_catalog again to see the result"
         )
-    return [SetProperties({**identity, COPY_PROPERTY: Copying(ends.source, copier).text()})], None
+    compared = positions_of(ends, identity, view.properties) if fenced else NO_POSITIONS
+    return [SetProperties({**identity, COPY_PROPERTY: Copying(ends.source, copier, compared).text()})], None
+
+
+def positions_of(ends: Ends, source: Mapping[str, str], target: Mapping[str, str]) -> Positions:
+    """Return the positions that an unfinished copy of the same catalog has stored.
+
+    Args:
+        ends: The homes.
+        source: The properties of the root namespace in the source.
+        target: The properties of the root namespace in the target.
+    """
+    copying = Copying.of(target)
+    if copying is None or copying.source != ends.source or not _is_same_catalog(source, target):
+        return NO_POSITIONS
+    return copying.compared
+
+
+def compared_until(view: CatalogView, ends: Ends, copier: str, compared: Positions) -> tuple[Sequence[Change], None]:
+    """Decide to store the positions of the last comparison for a later process.
+
+    Raises:
+        ConcurrentModification: Another process has taken the copy over.
+    """
+    text = Copying(ends.source, copier, compared).text()
+    return copied(view, ends, copier, [SetProperties({COPY_PROPERTY: text})])
 
 
 def copied(view: CatalogView, ends: Ends, copier: str, changes: Sequence[Change]) -> tuple[Sequence[Change], None]:

@@ -35,7 +35,7 @@ def view(properties: Mapping[str, str]) -> Any:
 def test_present_home_takes_over_what_was_copied_from_a_former_home() -> None:
     target = {**OWN, **COPY}
     assert stage_of(ENDS, OWN, target, occupied=True) is Stage.LEFT
-    [change] = begun(view(target), ENDS, "2", OWN)[0]
+    [change] = begun(view(target), ENDS, "2", OWN, fenced=False)[0]
     assert change.properties == {**OWN, COPY_PROPERTY: Copying(ENDS.source, "2").text()}  # type: ignore[union-attr]
     [change] = withdrawn(view(target), ENDS, OWN)[0]
     assert change.properties == {COPY_PROPERTY: None, MOVED_PROPERTY: ENDS.source}  # type: ignore[union-attr]
@@ -47,7 +47,7 @@ def test_copy_of_another_catalog_stays(identity: Identity | None) -> None:
     with pytest.raises(Refused, match="is an unfinished copy of s3://bucket/lake"):
         stage_of(ENDS, OWN, target, occupied=True)
     with pytest.raises(Refused, match="has become a copy of s3://bucket/lake"):
-        begun(view(target), ENDS, "2", OWN)
+        begun(view(target), ENDS, "2", OWN, fenced=False)
     assert withdrawn(view(target), ENDS, OWN)[0] == []
 
 

@@ -110,6 +110,8 @@ def show_tables(objects: ObjectStore, root_key: str, view: CatalogView, location
         view: The catalog.
         locations: The directories that may differ; None for each directory of the root.
     """
+    if not view.guarantees.locations:
+        return  # the directories are the entries
     listing = DirectoryListing(objects, root_key)
     directory = listing.view()
     named = None if locations is None else filter(None, map(v1_table, sorted(locations)))

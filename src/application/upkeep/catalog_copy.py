@@ -19,6 +19,7 @@ from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.compared_homes import Compared
+from lancekeep.application.upkeep.copy_report import CatalogCopy, Obstacle
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.application.upkeep.migration import migrate
 from lancekeep.domain.catalog import (
@@ -33,12 +34,14 @@ from lancekeep.domain.dropped import is_record
 from lancekeep.domain.errors import AlreadyExists, Damaged, InvalidInput, Refused, Unsupported
 from lancekeep.domain.home_copy import (
     MOVED_PROPERTY,
+    NO_POSITIONS,
     Copying,
     Ends,
     Stage,
     all_entries,
     begun,
     changes_between,
+    compared_until,
     copied,
     copied_properties,
     duplicates,
@@ -46,6 +49,7 @@ from lancekeep.domain.home_copy import (
     is_taken,
     live,
     obstacle,
+    positions_of,
     require_no_move,
     stage_of,
     unfenced,
@@ -54,7 +58,6 @@ from lancekeep.domain.home_copy import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY, identity_in
 from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE, ManifestEntry
-from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import Table
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, ManifestStore
@@ -73,67 +76,6 @@ _NAMED = 10
 """Obstacles that an error names."""
 
 
-@attrs.frozen
-class Obstacle:
-    """An entry that the target cannot hold, or whose table cannot be found.
-
-    Attributes:
-        name: The identifier of the entry, or ``the root`` for a property of the root namespace.
-        reason: Why it cannot be copied.
-    """
-
-    name: str
-    reason: str
-
-
-@attrs.frozen
-class CatalogCopy(Shown):
-    """What a copy of a catalog did or, with ``dry_run``, would do.
-
-    Attributes:
-        source: The home that the catalog leaves, without secrets.
-        target: The home that it gets, without secrets.
-        namespaces: The number of namespaces.
-        tables: The number of tables.
-        dropped: The number of dropped tables that can be brought back.
-        others: The number of entries of other types.
-        properties: The number of properties of the root namespace.
-        obstacles: What the target cannot hold. Nothing is copied unless there are none.
-        commit_store: The commit store to which the versions move; None if they stay where they are.
-        rows: The number of version rows that were moved.
-        done: Whether the target is the home of the catalog.
-        dry_run: Whether nothing was changed.
-    """
-
-    source: str
-    target: str
-    namespaces: int
-    tables: int
-    dropped: int
-    others: int
-    properties: int
-    obstacles: tuple[Obstacle, ...]
-    commit_store: str | None
-    rows: int
-    done: bool
-    dry_run: bool
-
-    def __str__(self) -> str:
-        held = (
-            f"{self.namespaces} namespaces, {self.tables} tables, {self.dropped} dropped tables, "
-            f"{self.others} other entries, {self.properties} properties"
-        )
-        if self.obstacles:
-            lines = [f"{self.source} cannot be copied to {self.target}: {held}"]
-            return "\n".join((*lines, *(f"  {each.name}: {each.reason}" for each in self.obstacles)))
-        state = "is the home of the catalog" if self.done else "would become the home of the catalog"
-        lines = [f"{self.target} {state}, from {self.source}: {held}"]
-        if self.commit_store is not None:
-            moved = f"{self.rows} rows moved" if not self.dry_run else "rows would move"
-            lines.append(f"  versions: {moved} to the commit store {self.commit_store}")
-        return "\n".join(lines)
-
-
 @attrs.frozen(eq=False)
 class Home:
     """A manifest store that is, or becomes, the home of a catalog.
@@ -143,8 +85,8 @@ class Home:
         store: The store, without a check who has the root.
         occupied: Returns whether a store with this view holds a catalog, an unfinished copy or remains.
         take_root: Records the home in the root, in place of the former one. Takes the entries of the home. Idempotent.
-        show_tables: Lets readers that list directories see the same tables, if the home is a directory. Takes the entries
-            of the home, and the directories that may differ; None for all.
+        show_tables: Lets readers that list directories see the same tables, if the home is a directory. Takes the
+            entries of the home, and the directories that may differ; None for all.
         require_possible: Raises if the store cannot hold an entry that no guarantee forbids.
         may_remove: Returns whether the entry of a table is of this catalog. Only called if other software has entries.
     """
@@ -215,12 +157,15 @@ class HomeCopy:
                 return report
             self._require_possible(report)
             self._copy_while_writers_continue(progress)
-            progress(3, 5, "fence")
-            self._apply(self._source, partial(fenced, ends=self._ends))
             stage = Stage.FENCED
         elif dry_run:
             return self._report(self._view_of(self._source), (), rows, done=stage is Stage.DONE, dry_run=True)
+        elif stage is Stage.FENCED:
+            views = (self._view_of(home).properties for home in (self._source, self._target))
+            self._compared.positions = positions_of(self._ends, *views)
         if stage is Stage.FENCED:
+            progress(3, 5, "fence")  # also if only a part of the source has it: a directory without its manifest table
+            self._apply(self._source, partial(fenced, ends=self._ends))
             self._finish(progress)
         else:
             self._target.take_root(self._view_of(self._target))
@@ -364,17 +309,22 @@ class HomeCopy:
     def _copy_while_writers_continue(self, progress: Progress) -> None:
         """Begin the copy, and repeat it until few changes of other writers remain."""
         progress(1, 5, "begin")
-        self._begin()
+        self._begin(fenced=False)
         for _ in range(_ROUNDS):
             progress(2, 5, "entries")
             self._compared.begin()
             if self._round(self._view_of(self._source)) <= _FEW:
                 break
         self._target.show_tables(self._view_of(self._target), None)
+        if self._compared.positions != NO_POSITIONS:
+            self._apply(
+                self._target,
+                partial(compared_until, ends=self._ends, copier=self._copier, compared=self._compared.positions),
+            )
 
-    def _begin(self) -> None:
+    def _begin(self, *, fenced: bool) -> None:
         """Begin the copy in the target, or take it over."""
-        decide = partial(begun, ends=self._ends, copier=self._copier, identity=self._identity())
+        decide = partial(begun, ends=self._ends, copier=self._copier, identity=self._identity(), fenced=fenced)
         self._apply(self._target, decide)
 
     def _identity(self) -> dict[str, str]:
@@ -432,7 +382,7 @@ class HomeCopy:
 
     def _finish(self, progress: Progress) -> None:
         """Copy the last changes, and make the target the home."""
-        self._begin()
+        self._begin(fenced=True)
         progress(4, 5, "last changes")
         view, changed = self._view_of(self._source), self._compared.changed()
         try:

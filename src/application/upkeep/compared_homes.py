@@ -8,6 +8,7 @@ from functools import partial
 from lancekeep.application.retry import Retry
 from lancekeep.domain.change_feed import CatalogVersion, ChangeCursor
 from lancekeep.domain.errors import VersionNotFound
+from lancekeep.domain.home_copy import NO_POSITIONS, Positions
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.change_feed import ChangeFeed
 from lancekeep.ports.manifest_store import ManifestStore
@@ -33,11 +34,13 @@ class Compared:
     def __init__(self, source: ManifestStore, target: ManifestStore, retry: Retry) -> None:
         self._feeds = _feed_of(source), _feed_of(target)
         self._retry = retry
-        self._positions: Sequence[ChangeCursor | None] = (None, None)
+        self.positions: Positions = NO_POSITIONS
+        """Where the changes begin that the last comparison of all entries may have missed."""
 
     def begin(self) -> None:
         """Call this before a comparison reads the first entry."""
-        self._positions = [None if feed is None else self._retry.call(feed.latest) for feed in self._feeds]
+        source, target = (None if feed is None else self._retry.call(feed.latest) for feed in self._feeds)
+        self.positions = source, target
 
     def changed(self) -> Sequence[str] | None:
         """Return the ids of the entries that may differ, in byte order.
@@ -45,20 +48,21 @@ class Compared:
         These are the entries that either home has changed since the comparison began, by this process or another. None
         if that is not known: nothing was compared, or a home does not keep its changes for so long.
         """
-        return self._since(slice(None), lambda key, _: key or None)  # the root is no entry
+        return self._since((0, 1), lambda key, _: key or None)  # the root is no entry
 
     def changed_locations(self) -> Sequence[str] | None:
-        """Return the directories of the entries that the target has changed since the comparison began.
+        """Return the directories of entries that the target changed since the comparison.
 
         None if that is not known.
         """
-        return self._since(slice(1, None), lambda _, entry: entry.location)
+        return self._since((1,), lambda _, entry: entry.location)
 
-    def _since(self, homes: slice, chosen: Callable[[str, ManifestEntry], str | None]) -> Sequence[str] | None:
+    def _since(self, homes: Sequence[int], chosen: Callable[[str, ManifestEntry], str | None]) -> Sequence[str] | None:
         """Return what is chosen of the entries that some homes have changed, also of the entries that ended."""
         found = set()
         try:
-            for feed, at in zip(self._feeds[homes], self._positions[homes], strict=True):
+            for home in homes:
+                feed, at = self._feeds[home], self.positions[home]
                 if feed is None or at is None:
                     return None
                 for version in self._after(feed, at):

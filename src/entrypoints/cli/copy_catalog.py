@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import click
 
-from lancekeep.application.upkeep.catalog_copy import CatalogCopy
+from lancekeep.application.upkeep.copy_report import CatalogCopy
 from lancekeep.config import MODES, REMEMBERED
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
