@@ -162,7 +162,7 @@ class HomeCopy:
             return self._report(self._view_of(self._source), (), rows, done=stage is Stage.DONE, dry_run=True)
         elif stage is Stage.FENCED:
             views = (self._view_of(home).properties for home in (self._source, self._target))
-            self._compared.positions = positions_of(self._ends, *views)
+            self._compared.begin_at(positions_of(self._ends, *views))
         if stage is Stage.FENCED:
             progress(3, 5, "fence")  # also if only a part of the source has it: a directory without its manifest table
             self._apply(self._source, partial(fenced, ends=self._ends))

@@ -42,6 +42,10 @@ class Compared:
         source, target = (None if feed is None else self._retry.call(feed.latest) for feed in self._feeds)
         self.positions = source, target
 
+    def begin_at(self, positions: Positions) -> None:
+        """Continue from positions that an earlier process has stored."""
+        self.positions = positions
+
     def changed(self) -> Sequence[str] | None:
         """Return the ids of the entries that may differ, in byte order.
 
