@@ -1,7 +1,7 @@
 """What the homes of entries cost, as catalogs grow: ``python benchmarks/homes.py [URL] [--tables 10000 1000000]``.
 
-``--processes 1 8`` names how many processes declare tables at once. ``--alone`` leaves out the directory, whose entries
-do not fit into memory at ten million tables.
+``--processes 1 8`` names how many processes declare tables at once, ``--threads 64`` how many threads of one process.
+``--alone`` leaves out the directory, whose entries do not fit into memory at ten million tables.
 
 URL names an empty PostgreSQL database, postgresql://USER@HOST/DATABASE, in which the role may create tables. Without
 it, a server with the defaults of Debian's package is started, except for its files in a temporary directory. The
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("url", nargs="?")
     parser.add_argument("--tables", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--processes", type=int, nargs="+", default=[8])
+    parser.add_argument("--threads", type=int, nargs="+", default=[64])
     parser.add_argument("--alone", action="store_true")
     arguments = parser.parse_args()
     with database(arguments.url) as server, tempfile.TemporaryDirectory() as scratch:
@@ -70,6 +72,9 @@ def main() -> None:
             for processes in arguments.processes:
                 rate = declare_together(tables, postgres, processes)
                 record("homes", f"{tables:,} tables: declared by {processes} processes", "tables per second", rate)
+            for threads in arguments.threads:
+                rate = declare_in_threads(tables, postgres, threads)
+                record("homes", f"{tables:,} tables: declared by {threads} threads", "tables per second", rate)
 
 
 @contextmanager
@@ -161,12 +166,24 @@ def declare_together(tables: int, connect: Callable[[], lancekeep.Catalog], proc
     return rate
 
 
+def declare_in_threads(tables: int, connect: Callable[[], lancekeep.Catalog], threads: int) -> float:
+    """Print and return how many tables several threads of one process declare in a second."""
+    with connect() as catalog, ThreadPoolExecutor(threads) as pool:
+        rate = sum(pool.map(partial(declare_until_the_end, catalog), range(threads))) / SECONDS
+    print(f"{'postgres':10} {tables:>9,} tables  {rate:8.0f} declarations per second by {threads} threads")
+    return rate
+
+
 def declare_for_a_while(connect: Callable[[], lancekeep.Catalog], process: int) -> int:
     with connect() as catalog:
-        made, end = 0, time.perf_counter() + SECONDS
-        while time.perf_counter() < end:
-            catalog.declare_table(f"{NAMESPACE}.p{process}_{time.time_ns()}")
-            made += 1
+        return declare_until_the_end(catalog, process)
+
+
+def declare_until_the_end(catalog: lancekeep.Catalog, writer: int) -> int:
+    made, end = 0, time.perf_counter() + SECONDS
+    while time.perf_counter() < end:
+        catalog.declare_table(f"{NAMESPACE}.p{writer}_{time.time_ns()}")
+        made += 1
     return made
 
 

@@ -83,6 +83,14 @@ _MEANINGS: tuple[tuple[str, str, type[LancekeepError], str], ...] = (
 """The begin of an error's code, or a part of the text of an error without a code (which a refused connection is); the
 resulting error and the advice. The first match decides; all other errors are `StoreUnavailable`."""
 
+# Every statement finds its rows by an index, whatever its values. The planner would plan many of them again each time,
+# which takes longer than the statement, and would scan a table that has grown since its statistics were made. A pooler
+# may give the session to others, so its settings stay: it shows another process than the session's.
+_PREPARE = """
+SELECT max(number), CASE WHEN pg_backend_pid() = %s THEN
+    set_config('plan_cache_mode', 'force_generic_plan', false) || set_config('enable_seqscan', 'off', false)
+END FROM {schema}.migration
+"""
 
 _OPEN: WeakValueDictionary[Any, Database] = WeakValueDictionary()
 _OPENING = Lock()
@@ -259,7 +267,7 @@ class Database:
             )
 
     def _check_schema(self, connection: Connection) -> None:
-        found = connection.execute(self.statement("SELECT max(number) FROM {schema}.migration")).fetchone()
+        found = connection.execute(self.statement(_PREPARE), (connection.info.backend_pid,)).fetchone()
         number = (found and found[0]) or 0
         self.require_known(number)
         if number < LATEST:

@@ -17,10 +17,11 @@ from uuid import uuid4
 import attrs
 import psycopg
 
+from lancekeep.adapters.manifest_stores.joint_changes import JointChanges
 from lancekeep.adapters.manifest_stores.postgres_feed import CHANNEL, ROOT, PostgresFeed
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
 from lancekeep.application.retry import Retry
-from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Remove, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties
 from lancekeep.domain.errors import (
     AccessDenied,
     ConcurrentModification,
@@ -158,6 +159,7 @@ class PostgresManifestStore:
         self._database, self._name, self._root, self._clock = database, name, root, clock
         self._retry = retry or Retry()
         self.url = with_place(database.url, {CATALOG: name})
+        self._joint = JointChanges(self._apply_now)
         self._known: PostgresView | None = None
         self._known_until = 0.0
         self._topic = sha256(f"{database.schema}/{name}".encode()).hexdigest()
@@ -220,12 +222,19 @@ class PostgresManifestStore:
         known = self._known
         return known if known is not None and self._clock() < self._known_until else self.view()
 
-    def apply(self, decide: Decision[Result]) -> tuple[PostgresView, Result]:
+    def apply(self, decide: Decision[Result]) -> tuple[CatalogView, Result]:
+        return self._joint.apply(decide)
+
+    def _apply_now(self, decide: Decision[Result]) -> tuple[PostgresView, Result]:
         """Apply the changes by compare-and-set of the catalog's version.
 
-        If another process is faster, the next decision is made in a transaction that holds a lock on the catalog.
+        If another process is faster, or has changed the catalog since this instance read it, which is likely to happen
+        again, the next decision is made in a transaction that holds a lock on the catalog.
         """
+        known = self._known
         view, token = self._retry.call(self.view), _new_token()
+        if known is not None and known.state != view.state:
+            return self._applied_locked(decide, view, {})
         try:
             changes, result = decide(view)
         except Exception:
@@ -237,17 +246,18 @@ class PostgresManifestStore:
         current = view if view.catalog is not None else self._retry.call(self._created)
         if current.state != view.state:
             return self._applied_locked(decide, current, {})
-        promised = {token: (current.after(changes, token), result)}
+        after = current.after(changes, token)
+        promised = {token: (after, result)}
         rows = partial(self._database.rows, seconds=seconds_for(len(changes)))
         try:
-            applied = self._applied(current, changes, token, rows)
+            applied = self._applied(current, after, changes, rows)
         except Unmade:
             return self._applied_locked(decide, current, {})
         except StoreUnavailable:  # the server may have made the change, or may still make it
             return self._applied_locked(decide, current, promised, unanswered=True)
-        if applied is None:  # unless the server makes a change whose connection was lost while it waited for a lock
+        if not applied:  # unless the server makes a change whose connection was lost while it waited for a lock
             return self._applied_locked(decide, current, promised)
-        return self._remembered(applied), result
+        return self._remembered(after), result
 
     def optimize(self) -> None:
         """Remove earlier states. The indexes need no update."""
@@ -317,27 +327,30 @@ class PostgresManifestStore:
         return texts
 
     def _applied(
-        self, view: PostgresView, changes: Sequence[Change], token: str, rows: Callable[[str, Any], list[Row]]
-    ) -> PostgresView | None:
-        """Apply changes to the version of a view.
+        self,
+        view: PostgresView,
+        after: PostgresView,
+        changes: Sequence[Change],
+        rows: Callable[[str, Any], list[Row]],
+    ) -> bool:
+        """Apply changes to the version of a view; return whether the catalog has this version.
 
-        Returns:
-            The view after the changes; None if the catalog has another version.
+        Args:
+            view: The view.
+            after: The view after the changes.
+            changes: The changes.
+            rows: Runs a statement.
         """
-        after = view.after(changes, token)
-        won = rows(
-            self._apply,
-            {
-                **_values(after, changes),
-                "root": self._root,
-                "version": view.version,
-                "seen": view.version,
-                "seen_token": view.token,
-                "token": token,
-                "topic": self._topic,
-            },
-        )
-        return after if won else None
+        values = {
+            **_values(after, changes),
+            "root": self._root,
+            "version": view.version,
+            "seen": view.version,
+            "seen_token": view.token,
+            "token": after.token,
+            "topic": self._topic,
+        }
+        return bool(rows(self._apply, values))
 
     def _applied_locked(
         self,
@@ -376,17 +389,16 @@ class PostgresManifestStore:
                     raise
                 except Exception as error:
                     if possible:
-                        self._applied(view, (), _new_token(), rows)
+                        self._applied(view, view.after((), _new_token()), (), rows)
                         return error
                     raise
                 connection.be_patient(seconds_for(len(changes)))
-                token, applied = _new_token(), view
+                token, after = _new_token(), view
                 if changes or possible:
-                    after = self._applied(view, changes, token, rows)
-                    if after is None:
+                    after = view.after(changes, token)
+                    if not self._applied(view, after, changes, rows):
                         raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
-                    applied = after
-                promised[token] = attrs.evolve(applied, rows=self._patient_rows), result
+                promised[token] = attrs.evolve(after, rows=self._patient_rows), result
             return promised[token]
 
         def attempt() -> tuple[PostgresView, Result] | Exception:

@@ -14,14 +14,17 @@ from lancekeep.adapters.manifest_stores.columns import SCHEMA, added_columns, ar
 from lancekeep.domain.catalog import AddColumns, Change, ManifestStoreGuarantees, SetProperties, ancestors
 from lancekeep.domain.errors import ConcurrentModification, Damaged
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
+from lancekeep.domain.joint_changes import Touched
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 
 LAST = 2**63 - 1
 """The ``until`` of an entry that no later version has changed."""
-KEPT = 64
-"""Entries that a view keeps: most operations find their namespace and their table more than once."""
+KEPT = 512
+"""Answers that a view keeps: an operation asks about its namespace and its table more than once."""
 PAGE = 1000
 """Entries per statement of a listing."""
+OBJECT, OWNER = "object", "owner"
+"""What is asked: the entry of an id, or the owner of a location."""
 COLUMNS = "object_id, object_type, location, metadata, extension"
 _ENTRIES = "FROM {schema}.entry WHERE catalog = %(catalog)s AND since <= %(version)s AND until > %(version)s"
 _FIND = f"SELECT {COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
@@ -98,7 +101,7 @@ class PostgresView:
         return with_columns(SCHEMA, self.columns)
 
     def find(self, object_id: str) -> ManifestEntry | None:
-        return self._once(("object", object_id), partial(self._rows, _FIND, object_id=object_id))
+        return self._once((OBJECT, object_id), partial(self._rows, _FIND, object_id=object_id))
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
@@ -125,7 +128,7 @@ class PostgresView:
     def owner_of(self, location: str) -> ManifestEntry | None:
         places, below, beyond = list(ancestors(location)), f"{location}/", f"{location}0"  # "0" follows "/"
         read = partial(self._rows, _OWNER, ancestors=places, below=below, beyond=beyond)
-        return self._once(("owner", location), read)
+        return self._once((OWNER, location), read)
 
     @property
     def state(self) -> tuple[int, str | None]:
@@ -143,7 +146,12 @@ class PostgresView:
                     schema = with_columns(schema, columns)
         columns = added_columns(schema)
         return attrs.evolve(
-            self, version=self.version + 1, token=token, properties=properties, columns=columns, found={}
+            self,
+            version=self.version + 1,
+            token=token,
+            properties=properties,
+            columns=columns,
+            found=self._unaltered(changes),
         )
 
     def sharing(self, other: PostgresView | None) -> PostgresView:
@@ -151,6 +159,17 @@ class PostgresView:
         if other is None or self.token is None or (self.catalog, self.state) != (other.catalog, other.state):
             return self
         return attrs.evolve(self, found=other.found)
+
+    def _unaltered(self, changes: Sequence[Change]) -> dict[tuple[str, str], ManifestEntry | None]:
+        """Return the answers that hold after changes, too."""
+        touched = Touched()
+        touched.add(changes)
+
+        def is_altered(kind: str, asked: str, answer: ManifestEntry | None) -> bool:
+            return asked in touched.entries if kind == OBJECT else touched.owner(asked, answer)
+
+        answers = dict(self.found).items()  # a copy, because other threads add answers
+        return {asked: answer for asked, answer in answers if not is_altered(*asked, answer)}
 
     def _pages(self, statement: str, low: str, **values: Any) -> Iterator[ManifestEntry]:
         found = [entry_of(row) for row in self._rows(statement, first=_first_after(low), **values)]
