@@ -24,7 +24,7 @@ from lancekeep.application.scratch import scratch_directory
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.layout import VERSIONS
-from lancekeep.format import data_file, large_data_file
+from lancekeep.format import data_file
 from lancekeep.format.manifest import ManifestFile, clear_version
 from lancekeep.format.messages import Manifest, Transaction
 from lancekeep.native import compute as pc
@@ -86,6 +86,8 @@ class DataFiles:
             batch = filled(rows.batch)
             example = stored.example_of(tuple(batch.schema.names))
             if example is not None and not any(column_of(batch, name).null_count for name in REQUIRED):
+                from lancekeep.format import large_data_file  # a process that lists a small catalog does not need it
+
                 content = large_data_file.encode([batch.column(name) for name in example.names], example.columns)
                 if content is not None:
                     return content, sized(example.file, content)
@@ -307,6 +309,8 @@ def _texts_in(content: bytes) -> Callable[[int], pa.Array] | None:
     small = data_file.decode(content)
     if small is not None:
         return lambda number: _texts(small[number])
+    from lancekeep.format import large_data_file  # a process that lists a small catalog does not need it
+
     large = large_data_file.decode(content)
     return None if large is None else large.__getitem__
 
