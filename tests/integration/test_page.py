@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from lancekeep.entrypoints.page.request import parsed, slug
 from lancekeep.entrypoints.page.views import catalog as catalog_view
 from lancekeep.entrypoints.page.views.catalog import find
 from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.openapi import document
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -83,6 +85,37 @@ def test_every_answer_has_the_headers_that_protect_it(page: TestClient) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
+
+
+def test_pages_of_the_api_lead_to_every_operation_and_model(catalog: Catalog) -> None:
+    page, described = TestClient(Page(catalog, has_api=True)), document()
+    operations = {
+        each["operationId"]: f"<code>{method.upper()} {path}</code>"
+        for path, methods in described["paths"].items()
+        for method, each in methods.items()
+    }
+    texts, waiting = {}, ["/"]
+    while waiting:
+        address = waiting.pop()
+        answer = page.get(address)
+        assert answer.status_code == 200, address
+        texts[address] = answer.text
+        linked = {link for link in re.findall(r'href="(/api[^"]*)"', answer.text) if link not in texts}
+        waiting += linked - set(waiting)
+    for name, route in operations.items():
+        assert route in texts["/api"]
+        assert route in texts[f"/api?operation={name}"]
+    used = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(described)))
+    assert {f"/api?model={model}" for model in used} <= set(texts)
+    fields = texts["/api?model=DescribeTableRequest"]
+    assert "<code>load_detailed_metadata</code>: boolean" in fields
+    assert page.get("/api?operation=nope").status_code == page.get("/api?model=%3Cb%3E").status_code == 404
+
+
+def test_page_without_a_server_has_no_api(page: TestClient) -> None:
+    answer = page.get("/api")
+    assert (answer.status_code, "`lancekeep serve` has" in unescape(answer.text)) == (404, True)
+    assert "/api" not in page.get("/").text
 
 
 @pytest.mark.parametrize("names", [("ml", "t"), ("a.b",), ("ml", "a.b"), ("é t", "%")])

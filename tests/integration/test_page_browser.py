@@ -53,6 +53,9 @@ PAGES = (
     "/t/ml.deep.files/files",
     "/t/ml.deep.files/file",
     "/t/ml.deep.files/commits",
+    "/api",
+    "/api?operation=QueryTable",
+    "/api?model=QueryTableRequest",
 )
 """Pages that axe-core checks in both colour schemes and widths."""
 

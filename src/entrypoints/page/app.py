@@ -23,8 +23,8 @@ from lancekeep.entrypoints.page.environment import environment
 from lancekeep.entrypoints.page.names import NameIndex
 from lancekeep.entrypoints.page.request import PageRequest
 from lancekeep.entrypoints.page.responses import error_page, protected
+from lancekeep.entrypoints.page.views import api, commits, compare, diff, dropped, file, files, history, table
 from lancekeep.entrypoints.page.views import catalog as catalog_view
-from lancekeep.entrypoints.page.views import commits, compare, diff, dropped, file, files, history, table
 from lancekeep.entrypoints.page.views.finding import FINDINGS, finding
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.threads import Threads
@@ -42,6 +42,7 @@ VIEWS: Sequence[tuple[str, Handler]] = (
     *file.ROUTES,
     *commits.ROUTES,
     *dropped.ROUTES,
+    *api.ROUTES,
 )
 """The path and the handler of every page. ``{id}`` stands for one segment of the path."""
 
@@ -62,10 +63,12 @@ class Page:
     Attributes:
         catalog: The catalog.
         authorizer: Decides what principals may read; None if every principal may read everything.
+        has_api: Whether the page is part of a server with the REST API.
     """
 
     catalog: Catalog
     authorizer: Authorizer | None = None
+    has_api: bool = False
     _names: NameIndex = attrs.field(factory=NameIndex)
     _threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
     _searches: Threads = attrs.field(factory=lambda: Threads(SEARCHES))
@@ -126,7 +129,8 @@ class Page:
     def _shown(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the values that the frame of every page shows."""
         principal = state.get("principal")
-        return {"root": self.catalog.root_uri, "signed_in": "" if principal is None else principal.name}
+        signed_in = "" if principal is None else principal.name
+        return {"root": self.catalog.root_uri, "signed_in": signed_in, "has_api": self.has_api}
 
 
 def _found(scope: Scope) -> tuple[str, Handler, Mapping[str, str]]:

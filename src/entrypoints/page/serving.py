@@ -40,7 +40,7 @@ def page_of(catalog: Catalog, settings: ServerSettings, security: Security) -> A
         settings: The settings of the server.
         security: The security of its API.
     """
-    app: ASGIApp = Page(catalog, security.authorizer)
+    app: ASGIApp = Page(catalog, security.authorizer, has_api=True)
     if settings.rate:
         app = Rate(app, per_second=settings.rate, burst=settings.burst, workers=settings.workers)
     if security.keys is None and security.tokens is None:
