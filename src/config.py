@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from lancekeep.config_files import CONFIG_VARIABLE, FILE, content, files
+from lancekeep.config_files import CONFIG_VARIABLE, FILE, SUBSCRIBERS, content, files
 from lancekeep.domain.automatic_maintenance import AUTO, OFF
 from lancekeep.domain.errors import InvalidInput
 
@@ -538,7 +538,8 @@ def named_catalogs(environment: Mapping[str, str] | None = None) -> dict[str, st
 def _sections(file: Path) -> Iterator[tuple[str | None, _Settings]]:
     """Return the named catalogs of a file, then its top level under the name None."""
     top = content(file)
-    top.pop("server", None)  # `server_settings` reads it
+    for name in ("server", *SUBSCRIBERS):  # `server_settings` and `subscriber_tables` read them
+        top.pop(name, None)
     catalogs = top.pop("catalogs", {})
     if not isinstance(catalogs, dict) or not all(isinstance(each, dict) for each in catalogs.values()):
         raise InvalidInput(f"{file}: 'catalogs' holds one table for each catalog, such as [catalogs.lake]")

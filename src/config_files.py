@@ -11,6 +11,8 @@ from typing import Any
 from lancekeep.domain.errors import InvalidInput
 
 FILE = "lancekeep.toml"
+SUBSCRIBERS = ("webhooks", "event_files")
+"""The lists of subscribers of events that a file may have."""
 CONFIG_VARIABLE = "LANCEKEEP_CONFIG"
 """Names the one configuration file to read, in place of the files of the project and the user."""
 
@@ -65,6 +67,25 @@ def content(file: Path) -> dict[str, Any]:
     except ValueError as error:
         problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
         raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
+
+
+def subscriber_tables(variables: Mapping[str, str]) -> tuple[Path, dict[str, list[dict[str, Any]]]] | None:
+    """Return the subscribers of events in the first file that has some.
+
+    Returns:
+        The file, and the tables by the names in `SUBSCRIBERS`; None if no file has any.
+
+    Raises:
+        InvalidInput: A list of subscribers has another form.
+    """
+    for file in files(variables):
+        found = {name: value for name, value in content(file).items() if name in SUBSCRIBERS}
+        for name, tables in found.items():
+            if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+                raise InvalidInput(f"{file}: write each entry of {name!r} as a table [[{name}]]")
+        if found:
+            return file, found
+    return None
 
 
 def is_toml(text: str) -> bool:

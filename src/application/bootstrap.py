@@ -143,7 +143,7 @@ class DirectoryServices:
         from lancekeep.application.events.service import Events
 
         own = self._own
-        log = EventLog(own.places.objects, own.places.prefix, own.commits.retry)
+        log = EventLog.of(own)
 
         def recorder() -> EventRecorder:
             from lancekeep.application.events.histories import TableHistories

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from lancekeep.domain.change_feed import CREATED, DROPPED_KIND, CatalogChange, CatalogVersion
+from lancekeep.domain.change_feed import ALTERED, CREATED, DROPPED_KIND, RENAMED, CatalogChange, CatalogVersion
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -24,6 +24,9 @@ PREFIX = "lancekeep."
 COMMITTED = f"{PREFIX}table.committed"
 VERSIONS_MISSED = f"{PREFIX}table.versions-missed"
 CHANGES_MISSED = f"{PREFIX}catalog.changes-missed"
+EVENTS_MISSED = f"{PREFIX}catalog.events-missed"
+KINDS = (CREATED, ALTERED, RENAMED, DROPPED_KIND, "committed", "versions-missed", "changes-missed", "events-missed")
+"""The last parts of the types."""
 LATEST = "latest"
 """In place of a cursor: the latest one, without events."""
 MOST_ANSWERED = 1000
@@ -71,7 +74,8 @@ class Event:
     Attributes:
         id: The id. No other event of the catalog has it; an event that is delivered twice has the same id.
         type: ``lancekeep.table.committed``, or ``lancekeep.`` with the type of the object and ``created``, ``altered``,
-            ``renamed`` or ``dropped``; or ``lancekeep.table.versions-missed`` and ``lancekeep.catalog.changes-missed``.
+            ``renamed`` or ``dropped``; or ``lancekeep.table.versions-missed`` and ``lancekeep.catalog.changes-missed``;
+            for subscribers also ``lancekeep.catalog.events-missed``.
         object_id: The object; the root for the catalog itself.
         at: The time of the change in microseconds since 1970 in UTC, by the clock of its writer.
         data: Facts about the change, never rows or properties.
@@ -317,6 +321,17 @@ def changes_missed(before: str, after: str, at: int) -> Event:
     return Event(f"{before}-{after}".replace(".", "_"), CHANGES_MISSED, ObjectId(), at, {"id": []})
 
 
+def events_missed(expired: str, oldest: EventCursor) -> Event:
+    """Return the event of events that were removed before they were delivered.
+
+    Args:
+        expired: The cursor of the subscriber.
+        oldest: Where the log begins now.
+    """
+    name = f"{expired}-{oldest}".replace(".", "_")
+    return Event(name, EVENTS_MISSED, ObjectId(), 0, {"id": [], "after": expired}, str(oldest))
+
+
 def _history(position: TablePosition, branch: str) -> dict[str, Any]:
     return {"id": list(_object(position).names)} | ({"branch": branch} if branch else {})
 
@@ -364,7 +379,7 @@ def is_below(event: Event, above: ObjectId) -> bool:
 
     Changes that were missed may have been such events.
     """
-    if event.type == CHANGES_MISSED:
+    if event.type in (CHANGES_MISSED, EVENTS_MISSED):
         return True
     places = (event.object_id.names, tuple(event.data.get("former") or ()) or event.object_id.names)
     return any(names[: len(above.names)] == above.names for names in places)

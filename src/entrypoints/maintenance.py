@@ -19,13 +19,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from datetime import timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -41,13 +39,12 @@ from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.toml_values import values_of
 
 TERM = 60.0
 """After how many seconds without renewal a lease is free; a worker renews it before each table."""
 
 _LOG = logging.getLogger(__name__)
-_SPAN = re.compile(r"(\d{1,6})([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _KEYS: Mapping[str, type] = {
     "on": str,
     "older_than": float,
@@ -83,7 +80,7 @@ def read_plan(path: Path) -> Plan:
     rules = content.pop("rules", [])
     if not isinstance(rules, list) or not all(isinstance(each, dict) for each in rules):
         raise InvalidInput(f"{place}: write each rule as a table [[rules]]")
-    general = _values(content, {"every": float, "refresh_views": bool}, place)
+    general = values_of(content, {"every": float, "refresh_views": bool}, place)
     refresh_views = general.pop("refresh_views", False)
     return Plan(
         MaintenancePolicy(tuple(_rule(each, f"{place}, rule {at}") for at, each in enumerate(rules, 1)), **general),
@@ -98,25 +95,7 @@ def _rule(given: Mapping[str, Any], place: str) -> MaintenanceRule:
             f"{place}: on is {subtree!r}; give the identifier of a namespace or table; '' is the catalog"
         )
     others = {name: value for name, value in given.items() if name != "on"}
-    return MaintenanceRule(subtree=ObjectId.of(subtree), **_values(others, _KEYS, place))
-
-
-def _values(given: Mapping[str, Any], kinds: Mapping[str, type], place: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        kind = kinds.get(name)
-        if kind is None:
-            raise InvalidInput(f"{place} has the unknown key {name!r}; known are {', '.join(kinds)}")
-        if kind is float:
-            found = _SPAN.fullmatch(value) if isinstance(value, str) else None
-            if found is None:
-                raise InvalidInput(f"{place}: {name} is {value!r}; give a time span such as '30d', '12h' or '30m'")
-            values[name] = timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds()
-        elif type(value) is not kind or (isinstance(value, int) and kind is int and value < 1):
-            raise InvalidInput(f"{place}: {name} is {value!r}; give {'true or false' if kind is bool else 'a number'}")
-        else:
-            values[name] = value
-    return values
+    return MaintenanceRule(subtree=ObjectId.of(subtree), **values_of(others, _KEYS, place))
 
 
 class MaintenanceWorker:

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from lancekeep.application.catalog import directory_of
 from lancekeep.composition import open_catalog
+from lancekeep.entrypoints.deliveries import delivering
 from lancekeep.entrypoints.events import recording
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
@@ -48,6 +49,8 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         end_maintenance = stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         is_recorded = settings.events and task.records
         end_recording = stack.enter_context(recording(namespace, is_wanted=is_recorded))
+        subscribers = task.subscribers if task.records else ()
+        workers = stack.enter_context(delivering(own, config, subscribers, is_recorded=is_recorded))
         catalog = stack.enter_context(open_catalog(config)) if config.impl == "rest" else own
         page = None if catalog is None else page_of(catalog, settings, security)
         others = {} if page is None else dict.fromkeys(SEGMENTS, page)
@@ -65,6 +68,7 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
             start = time.monotonic()
             ended = own is None or directory_of(own, "serve").automatic.close(seconds)
             ended &= end_recording(max(0.0, start + seconds - time.monotonic()))
+            ended &= workers.stop(max(0.0, start + seconds - time.monotonic()))
             return end_maintenance(max(0.0, start + seconds - time.monotonic())) and ended
 
         yield app, Served(root, page is not None), end_background

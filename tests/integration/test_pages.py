@@ -14,7 +14,9 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -38,11 +40,13 @@ from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import directory_of
 from lancekeep.config import BOOLEANS, TEXTS, ConnectionConfig
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
+from lancekeep.domain.event_delivery import Subscriber
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.maintenance import read_plan
 from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.subscribers import OF_WEBHOOKS, ConfiguredSubscriber, configured_subscribers
 from lancekeep.format.table_version import TableVersion
 
 DOCS = ROOT / "docs"
@@ -457,13 +461,57 @@ def test_undrop(home: Path) -> None:
     assert Reader().read(page("undrop.md")) == 10
 
 
-def test_events(home: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[dict[str, str], bytes]] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            taken.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(204)
+            self.end_headers()
+
+    secret = "whsec_" + b64encode(b"s" * 32).decode()
+    monkeypatch.setenv("BILLING_SECRET", secret)
+    receiver = HTTPServer(("127.0.0.1", 0), Taking)
+    Thread(target=receiver.serve_forever, daemon=True).start()
+    text = page("events.md").read_text()
+    files = "\n".join(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)).replace(
+        "https://hooks.example.com", f"http://127.0.0.1:{receiver.server_port}"
+    )
+    (home / "lancekeep.toml").write_text(files)
+    assert [each.subscriber.name for each in configured_subscribers()] == ["billing", "archive"]
     with serving(DirectoryNamespace(root="lake")) as front:
         reader = Reader(
             {"http://localhost:2333": front.uri, "lancekeep serve s3://bucket/lake": "echo lancekeep serve"}
         )
-        assert reader.read(page("events.md")) == 4
+        assert reader.read(page("events.md")) == 9
         assert reader.names["page"].events[-1].data["version"] == 1
+    receiver.shutdown()
+    receiver.server_close()
+    [(headers, body)] = taken  # of the test event
+    verified = reader.names["verified"]
+    assert verified(headers, body, secret)
+    assert not verified(headers, body, "whsec_" + b64encode(b"x" * 32).decode())
+    assert not verified(headers, body + b" ", secret)
+    assert not verified({**headers, "webhook-timestamp": "1"}, body, secret)
+
+
+def test_settings_of_subscribers_have_the_documented_defaults() -> None:
+    defaults = {each.name: each.default for each in attrs.fields(Subscriber)}
+    defaults |= {"timeout": attrs.fields_dict(ConfiguredSubscriber)["timeout"].default}
+    units = {"s": 1, "d": 86_400}
+    named = set()
+    for setting, default, _ in rows_of("events.md", "| setting | default | meaning |"):
+        key, text = setting.strip("`"), default.strip("`")
+        named.add(key)
+        found = defaults.get({"retry_for": "retry_seconds"}.get(key, key))
+        number = text[:-1]
+        if number.isdecimal() and text[-1] in units:
+            assert int(number) * units[text[-1]] == found, key
+        elif found is not None and text and key not in ("types", "below"):
+            assert text == str(found), key
+    assert named == {*OF_WEBHOOKS, "secrets", "below"}
 
 
 # -- tables of settings --------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ REFUSED = {
     "set": ("set {uri} ns.t a=b", "no operation of the REST protocol changes properties"),
     "unset": ("unset {uri} ns.t a", "no operation of the REST protocol changes properties"),
     "inspect": ("inspect {uri} ns.t", ELSEWHERE),
+    "webhooks": ("webhooks {uri}", ELSEWHERE),
 }
 TESTED_ELSEWHERE = {
     "resolve": "test_resolve_settles_an_unknown_commit_through_a_server",

@@ -23,10 +23,17 @@ def fields_of(event: Event, source: str) -> dict[str, Any]:
     found: dict[str, Any] = {"specversion": "1.0", "id": event.id, "source": source, "type": event.type}
     if event.object_id.names:
         found["subject"] = event.object_id.key
+    if (time := time_of(event)) is not None:
+        found["time"] = time
+    return {**found, "datacontenttype": "application/json", "cursor": event.cursor, "data": dict(event.data)}
+
+
+def time_of(event: Event) -> str | None:
+    """Return the time of an event in the form of RFC 3339; None if it is unknown."""
     if event.at > 0:
         with suppress(OverflowError):  # the clock of a writer was off by thousands of years
-            found["time"] = f"{_EPOCH + event.at * _MICROSECOND:%Y-%m-%dT%H:%M:%S.%f}Z"
-    return {**found, "datacontenttype": "application/json", "cursor": event.cursor, "data": dict(event.data)}
+            return f"{_EPOCH + event.at * _MICROSECOND:%Y-%m-%dT%H:%M:%S.%f}Z"
+    return None
 
 
 def event_of(fields: Mapping[str, Any]) -> Event:

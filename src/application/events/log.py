@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice, pairwise
 
 from lancekeep.application.retry import Retry
+from lancekeep.application.upkeep.directory import Directory
 from lancekeep.domain.errors import CursorExpired, ObjectNotFound, Refused, StoreUnavailable, UnsafeStore
 from lancekeep.domain.events import Event, EventBatch, EventCursor, EventPage
 from lancekeep.domain.table import EVENTS_DIRECTORY
@@ -43,6 +44,11 @@ class EventLog:
         self._batches = f"{prefix}{EVENTS_DIRECTORY}/log/"
         self._checkpoints = f"{prefix}{EVENTS_DIRECTORY}/checkpoints/"
         self._root = objects.root_uri + prefix
+
+    @classmethod
+    def of(cls, own: Directory) -> EventLog:
+        """Return the log of a catalog."""
+        return cls(own.places.objects, own.places.prefix, own.commits.retry)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,7 @@ SECTIONS = {
             FILE,
         ),
         Entry("ui", "ui", "Show a catalog in a browser."),
+        Entry("webhooks", "webhooks", "Show how far subscribers of events are, test them, and replay dead letters."),
     ),
     "Set-up": (
         Entry("bench", "bench", "Measure commits, opens and lists per second.", MEASURED),

@@ -72,6 +72,7 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         from lancekeep.entrypoints.rest.settings import ServerSettings
         from lancekeep.entrypoints.rest.task import Served, Task, require_sharable
         from lancekeep.entrypoints.rest.workers import Supervisor
+        from lancekeep.entrypoints.subscribers import configured_subscribers
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
     settings = ServerSettings.resolve(options)
@@ -89,7 +90,7 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
     if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
         config = attrs.evolve(config, maintenance=AUTO)
     log = log_of(settings)
-    task = Task(config, settings, impl == NATIVE, plan)
+    task = Task(config, settings, impl == NATIVE, plan, subscribers=configured_subscribers())
 
     def announce(served: Served, url: str) -> None:
         if settings.log_format == "json":

@@ -9,6 +9,7 @@ import attrs
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.subscribers import ConfiguredSubscriber
 
 
 @attrs.frozen
@@ -20,7 +21,8 @@ class Task:
         settings: The settings of the server.
         native: Whether to serve the directory namespace of pylance.
         maintenance: The file of the policy by which this process maintains tables; None if it does not.
-        records: Whether this process records events, if the settings say so.
+        records: Whether this process records and delivers events, if the settings say so.
+        subscribers: The subscribers of events.
     """
 
     config: ConnectionConfig
@@ -28,9 +30,13 @@ class Task:
     native: bool = False
     maintenance: Path | None = None
     records: bool = True
+    subscribers: tuple[ConfiguredSubscriber, ...] = ()
 
     def of_worker(self, number: int) -> Task:
-        """Return the task of one worker: the first maintains tables and records events."""
+        """Return the task of one worker.
+
+        The first one maintains tables, and records and delivers events.
+        """
         if self.settings.workers == 1:
             return self
         maintenance = None if number else self.maintenance
