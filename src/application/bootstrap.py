@@ -9,7 +9,7 @@ from lancekeep.application.parts import part
 from lancekeep.application.upkeep.directory import Directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from lancekeep.application.commits.table_commits import TableCommits
     from lancekeep.application.entries.catalog_changes import CatalogChanges
@@ -210,7 +210,14 @@ class DirectoryServices:
         """The maintenance of the catalog."""
         from lancekeep.application.upkeep.service import Upkeep
 
-        return Upkeep(self._own)
+        own = self._own
+
+        def event_defects(deep: bool) -> Iterable[tuple[str, str]]:
+            from lancekeep.application.events.checks import event_defects
+
+            return event_defects(own, deep=deep)
+
+        return Upkeep(own, event_defects)
 
     def rename(self, old: ObjectId, new: ObjectId) -> Table:
         """Rename a table; see `Catalog.rename_table`."""

@@ -285,7 +285,8 @@ def test_homes_without_a_feed_and_damaged_logs_are_refused(tmp_path: Path) -> No
             batch.write_bytes(content)
             with pytest.raises(lancekeep.Damaged, match="log of events"):
                 catalog.events.read()
-        assert catalog.upkeep.fsck().findings == ()
+        [finding] = catalog.upkeep.fsck().findings
+        assert (finding.kind.value, finding.object) == ("damaged log of events", f".lancekeep-events/log/{batch.name}")
 
 
 # -- over REST ---------------------------------------------------------------------------------------------------

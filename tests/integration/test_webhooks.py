@@ -38,6 +38,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.application.events.deliveries import STORED_EVERY, Deliveries
 from lancekeep.application.events.log import EventLog
 from lancekeep.application.events.subscriptions import Subscription
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.event_delivery import Delivery, Subscriber
@@ -463,6 +464,38 @@ def test_one_of_several_servers_delivers_and_the_next_goes_on(
         first.close()
         deliver_by(two)
     assert len(receiver.messages()) == 3, "no event came twice"
+
+
+def test_fsck_finds_each_damaged_object_of_events_once(catalog: lancekeep.Catalog, receiver: Receiver) -> None:
+    def found(**options: Any) -> dict[str, str]:
+        findings = [each for each in catalog.upkeep.fsck(**options).findings if each.kind is Kind.EVENTS]
+        assert len({each.object for each in findings}) == len(findings)
+        return {each.object.removeprefix(".lancekeep-events/"): each.meaning for each in findings}
+
+    for number in range(8):
+        catalog.create_namespace(f"n{number}")
+        catalog.events.record()
+    receiver.answers.write_text("400 " * 10)
+    run(deliveries_of(catalog, hook(receiver), batch=1))
+    assert found(deep=True) == {}
+    own = directory_of(catalog)
+    above = Path(own.places.root_uri.removeprefix("file://")) / ".lancekeep-events"
+    letter, other = sorted((above / "subscribers/hook/dead-letters").iterdir())
+    [position] = (above / "subscribers/hook/positions").iterdir()
+    batches = sorted((above / "log").iterdir())
+    letter.write_text("{}")
+    position.write_text(position.read_text().replace('"format":1', '"format":2'))
+    (above / "log/notes.txt").write_text("x")
+    batches[2].write_bytes(batches[2].read_bytes()[:-5])
+    batches[5].unlink()
+    damaged = {str(each.relative_to(above)) for each in (letter, position, batches[2], batches[5])} | {"log/notes.txt"}
+    assert found().keys() == found(deep=True).keys() == damaged
+    assert found(repair=True, grace=0).keys() == damaged, "repair removes nothing"
+    assert other.exists()
+    for each in (above / "checkpoints").iterdir():  # a later checkpoint, after which recorders read
+        each.rename(above / "checkpoints" / each.name.replace("0" * 20, batches[3].name))
+    assert found().keys() == damaged - {f"log/{batches[2].name}"}
+    assert found(deep=True).keys() == damaged
 
 
 def test_events_that_are_not_kept_are_reported_as_a_gap(

@@ -68,6 +68,7 @@ class Kind(Enum):
     FOREIGN = "foreign directory"
     FOREIGN_FILE = "foreign file"
     LEFTOVER = "leftover file"
+    EVENTS = "damaged log of events"
 
     STUCK = "stuck commit"
     MANAGER = "other manager"

@@ -14,7 +14,7 @@ from lancekeep.application.upkeep.cleanup import Cleanup
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.directory import Directory
-from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Progress
+from lancekeep.application.upkeep.fsck import Finding, Fsck, FsckReport, Kind, Progress
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
@@ -35,8 +35,9 @@ class Upkeep:
     `Unsupported`, except for compactions.
     """
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, event_defects: Callable[[bool], Iterable[tuple[str, str]]]) -> None:
         self._directory = directory
+        self._event_defects = event_defects
 
     def fsck(
         self,
@@ -63,7 +64,8 @@ class Upkeep:
             remove_tables: With ``repair``, also remove tables to which no entry refers, including deregistered ones.
             deep: Check every table too: manifests, rows of the commit store, tags, branches, records of clones, and the
                 files of the latest version of each history and of every tagged version. Each file must exist, with the
-                size that the manifest states.
+                size that the manifest states. Also check every batch of the log of events, and not only those that a
+                recorder reads when it begins.
             accept_loss: With ``repair``, give up an unreadable latest version and go back to an older one. Without it,
                 the finding describes the options.
             tables: Check only these tables, and not the catalog.
@@ -98,6 +100,8 @@ class Upkeep:
             chosen = [own.tables.find(ObjectId.of(table)) for table in tables]
             return checks.run(chosen, places.dataset_root, repair=repair, progress=progress)
         report = fsck.run(repair=repair)
+        of_events = (Finding(Kind.EVENTS, path, meaning) for path, meaning in self._event_defects(deep))
+        report = attrs.evolve(report, findings=(*report.findings, *of_events))
         if not deep:
             return report
         within = checks.run(list(own.tables.usable()), places.dataset_root, repair=repair, progress=progress)
