@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
@@ -29,9 +29,17 @@ class EventRecording:
 
     Args:
         catalog: The catalog.
+
+    Attributes:
+        recorded: How many events this process has recorded.
+        failures: How many runs failed.
+        succeeded_at: When the last run succeeded, in seconds since 1970; 0 before the first.
     """
 
     def __init__(self, catalog: Catalog) -> None:
+        self.recorded = 0
+        self.failures = 0
+        self.succeeded_at = 0.0
         self._catalog = catalog
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="lancekeep-events", daemon=True)
@@ -44,10 +52,11 @@ class EventRecording:
             UnsafeStore: The storage has no create-only write.
         """
         try:
-            self._catalog.events.record()
+            self._record()
         except (Unsupported, UnsafeStore):
             raise
         except LancekeepError as error:
+            self.failures += 1
             _LOG.warning("Recording events failed, and is tried again: %s", error)
         self._thread.start()
 
@@ -57,28 +66,36 @@ class EventRecording:
         self._thread.join(patience)
         return not self._thread.is_alive()
 
+    def _record(self) -> int:
+        recorded = self._catalog.events.record()
+        self.recorded += recorded
+        self.succeeded_at = time.time()
+        return recorded
+
     def _run(self) -> None:
         pause = 0.0
         while not self._stopping.wait(pause):
             begin = time.monotonic()
             try:
-                recorded = self._catalog.events.record()
+                recorded = self._record()
                 worked = time.monotonic() - begin
                 pause = max(_PAUSE, worked if recorded else min(_LONGEST, _SHARE * worked))
             except LancekeepError as error:
+                self.failures += 1
                 pause = min(_LONGEST, max(_PAUSE, 2 * pause))
                 _LOG.warning("Recording events failed, and is tried again in %.0f seconds: %s", pause, error)
             except Exception:  # a defect must not end the log of events
+                self.failures += 1
                 pause = _LONGEST
                 _LOG.exception("Recording events failed, and is tried again in %.0f seconds", pause)
 
 
 @contextmanager
-def recording(namespace: LanceNamespace, *, is_wanted: bool) -> Iterator[Callable[[float], bool]]:
+def recording(namespace: LanceNamespace, *, is_wanted: bool) -> Iterator[EventRecording | None]:
     """Record the events of the catalog of a namespace while the block runs.
 
     Yields:
-        A function that ends the recording within some seconds, and returns whether it has ended.
+        The recording; None without one.
 
     Args:
         namespace: The namespace.
@@ -89,13 +106,13 @@ def recording(namespace: LanceNamespace, *, is_wanted: bool) -> Iterator[Callabl
         Unsupported, UnsafeStore: The catalog cannot have a log of events.
     """
     if not is_wanted:
-        yield lambda seconds: True
+        yield None
         return
     if not isinstance(namespace, CatalogNamespace):
         raise InvalidInput("--events needs a catalog of Lancekeep; record events where the served catalog is")
     worker = EventRecording(namespace.catalog)
     worker.start()
     try:
-        yield worker.stop
+        yield worker
     finally:
         worker.stop(_LONGEST)

@@ -20,6 +20,7 @@ from lancekeep.entrypoints.page.app import SEGMENTS
 from lancekeep.entrypoints.page.serving import page_of
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.audit import AuditLog
+from lancekeep.entrypoints.rest.event_metrics import EventMetrics
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.task import Served, Task
 from lancekeep.local_files import not_reported
@@ -48,7 +49,7 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         security = security_of(settings, config.storage_options, base_paths, reloaded)
         end_maintenance = stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         is_recorded = settings.events and task.records
-        end_recording = stack.enter_context(recording(namespace, is_wanted=is_recorded))
+        recorder = stack.enter_context(recording(namespace, is_wanted=is_recorded))
         subscribers = task.subscribers if task.records else ()
         workers = stack.enter_context(delivering(own, config, subscribers, is_recorded=is_recorded))
         catalog = stack.enter_context(open_catalog(config)) if config.impl == "rest" else own
@@ -62,12 +63,13 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
             others=others,
             audit=audit,
             decisions=security.decisions,
+            collectors=[] if recorder is None else [EventMetrics(recorder, workers.deliveries)],
         )
 
         def end_background(seconds: float) -> bool:
             start = time.monotonic()
             ended = own is None or directory_of(own, "serve").automatic.close(seconds)
-            ended &= end_recording(max(0.0, start + seconds - time.monotonic()))
+            ended &= recorder is None or recorder.stop(max(0.0, start + seconds - time.monotonic()))
             ended &= workers.stop(max(0.0, start + seconds - time.monotonic()))
             return end_maintenance(max(0.0, start + seconds - time.monotonic())) and ended
 

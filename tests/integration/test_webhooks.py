@@ -27,6 +27,7 @@ from click.testing import CliRunner
 from cloudevents.core.formats.json import JSONFormat
 from contracts.test_commit_stores import self_signed
 from faults import Crash, Faulty
+from prometheus_client import CollectorRegistry, generate_latest
 from redis_servers import poll
 from webhook_receiver import __file__ as receiver_program
 
@@ -44,6 +45,8 @@ from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.event_delivery import Delivery, Subscriber
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.deliveries import DeliveryWorkers, delivering
+from lancekeep.entrypoints.events import EventRecording
+from lancekeep.entrypoints.rest.event_metrics import EventMetrics
 from lancekeep.entrypoints.subscribers import configured_subscribers
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -463,7 +466,17 @@ def test_one_of_several_servers_delivers_and_the_next_goes_on(
         assert two.deliveries[0].counts.events == 0
         first.close()
         deliver_by(two)
+        text = generate_latest(_registry(EventMetrics(EventRecording(catalog), two.deliveries))).decode()
+    assert 'lancekeep_delivered_events_total{subscriber="hook"} 1.0' in text
+    assert 'lancekeep_deliveries_total{result="taken",subscriber="hook"} 1.0' in text
+    assert 'lancekeep_delivery_stopped{subscriber="hook"} 0.0' in text
     assert len(receiver.messages()) == 3, "no event came twice"
+
+
+def _registry(collector: EventMetrics) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
 
 
 def test_fsck_finds_each_damaged_object_of_events_once(catalog: lancekeep.Catalog, receiver: Receiver) -> None:

@@ -19,6 +19,7 @@ import attrs
 import lance_namespace as api
 import pyarrow as pa
 from lance_namespace.errors import ErrorCode
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -80,6 +81,7 @@ def create_app(
     others: Mapping[str, ASGIApp] | None = None,
     audit: AuditLog | None = None,
     decisions: Callable[[], object] | None = None,
+    collectors: Sequence[Collector] = (),
 ) -> Starlette:
     """Return the application that serves a namespace.
 
@@ -93,6 +95,7 @@ def create_app(
         audit: The audit log; None without one.
         decisions: Returns what the wrappers decide by, next to the request and its principal: while it is the same
             object, they decide the same. None if the wrappers may decide otherwise at any time.
+        collectors: Further metrics.
     """
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings)
@@ -100,6 +103,8 @@ def create_app(
         own = directory_of(namespace.catalog)
         telemetry.count_conflicts(lambda: own.commits.conflicts.last_hour().count)
         telemetry.count_maintenance(own.automatic)
+    for collector in collectors:
+        telemetry.registry.register(collector)
     router = Router((*ROUTES, *EXTENSIONS, *GET_ROUTES, *LEGACY_ROUTES))
     conditional = Conditional(namespace, decisions or (object if around else lambda: None))
     innermost = Operations(namespace, settings, around, router, conditional)
