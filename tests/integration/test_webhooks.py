@@ -26,6 +26,7 @@ import pytest
 from click.testing import CliRunner
 from cloudevents.core.formats.json import JSONFormat
 from contracts.test_commit_stores import self_signed
+from deployments import bucket
 from faults import Crash, Faulty
 from prometheus_client import CollectorRegistry, generate_latest
 from redis_servers import poll
@@ -540,6 +541,25 @@ def written(folder: Path) -> list[str]:
     """Return the ids of the events in files, in the order of the names."""
     files = sorted(folder.glob("*.jsonl"))
     return [json.loads(line)["id"] for file in files for line in file.read_text().splitlines()]
+
+
+def test_files_have_each_event_once_in_order_in_a_bucket(catalog: lancekeep.Catalog, moto_endpoint: str) -> None:
+    options = {
+        "endpoint": moto_endpoint,
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+        "region": "us-east-1",
+        "allow_http": "true",
+    }
+    for number in range(3):
+        catalog.create_namespace(f"n{number}")
+    expected = settle(catalog)
+    store, place = open_object_store(f"s3://{bucket(moto_endpoint)}/events", options, probe=True)
+    run(deliveries_of(catalog, EventFiles(store, place), batch=2, every=60.0))
+    run(deliveries_of(catalog, EventFiles(store, place), batch=1, name="again"))
+    contents = [store.get(info.key).decode() for info in store.list(f"{place}/") if info.key.endswith(".jsonl")]
+    assert [json.loads(line)["id"] for content in contents for line in content.splitlines()] == expected
+    assert len(contents) == 2
 
 
 def test_files_have_each_event_once_in_order_with_several_writers(catalog: lancekeep.Catalog, tmp_path: Path) -> None:
