@@ -13,15 +13,25 @@ import attrs
 from lancekeep.adapters.manifest_stores import names_manifest_store, open_adoptable, open_unclaimed
 from lancekeep.adapters.manifest_stores.adoption import Adoption
 from lancekeep.adapters.manifest_stores.adoption import adopt_root as adopt
-from lancekeep.adapters.manifest_stores.claimed import require_claim_of, return_root, show_tables, take_root
+from lancekeep.adapters.manifest_stores.claimed import (
+    ManifestStoreElsewhere,
+    require_claim_of,
+    return_root,
+    show_tables,
+    take_root,
+)
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
-from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
+from lancekeep.adapters.rest.home import ServedHome
+from lancekeep.adapters.rest.server import RestServer
+from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.application.catalog import directory_of
 from lancekeep.composition import assembled, in_directory, manifest_table, objects_of, outside
 from lancekeep.config import MODES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.errors import InvalidInput, Unsupported
-from lancekeep.domain.home_copy import MANIFEST_STORE_PROPERTY
+from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY
+from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from lancekeep.application.certification import Progress
@@ -49,21 +59,25 @@ def copy_catalog(
 ) -> CatalogCopy:
     """Copy the entries of a catalog to another home, which takes the catalog over.
 
-    A home is the directory of the root, or a manifest store elsewhere. The directories of the tables stay where they
-    are, and so do their versions, tags and branches. Everything that the catalog holds is copied: namespaces, tables
-    and their properties, dropped tables that can be brought back, protection, views, and the identity.
+    A home is the directory of the root, a manifest store elsewhere, or a server. The directories of the tables stay
+    where they are, and so do their versions, tags and branches. Everything that the catalog holds is copied:
+    namespaces, tables and their properties, dropped tables that can be brought back, protection, views, the identity.
 
     Readers and writers continue while entries are copied. Then a fence refuses every operation in the source, also of
     processes that have it open; the last changes follow, and the target becomes the home. The fence stays, and names
     the target. At no moment are there two homes.
 
+    A server of the namespace specification has no fence. From a server, the caller states that writers are stopped. To
+    a server, the fence precedes the copy, and versions that are in a commit store are refused. The tables are checked
+    in the storage, so ``root`` and its options are needed.
+
     If the copy is interrupted at any point, call it again to complete it.
 
     Args:
-        source: The home of the catalog: a root (a path or a URI), whose directory holds the entries, or the URL of a
-            manifest store.
-        target: The home that it gets: the same root, or the URL of a manifest store. It is empty, or was a home of this
-            catalog before.
+        source: The home of the catalog: a root (a path or a URI), whose directory holds the entries, the URL of a
+            manifest store, or the URI of a server (``https://…``).
+        target: The home that it gets: the same root, the URL of a manifest store, or the URI of a server. It is empty,
+            or was a home of this catalog before. A server may have other tables.
         root: The root, if neither ``source`` nor ``target`` is one.
         mode: The mode in which the directory is opened, as of `connect`. In compatibility mode, tables that are only
             directories are entered in the manifest table first.
@@ -72,7 +86,9 @@ def copy_catalog(
             default they stay.
         storage_options: As of `connect`.
         commit_store_options: Options of both commit stores.
-        source_options: Options of the manifest store of the source, such as credentials.
+        source_options: Options of the manifest store of the source, such as credentials; of a server, the settings of
+            its client without ``rest.``, such as ``token``, and ``root``: the root of a server that takes only
+            locations relative to it.
         target_options: The same for the target.
         writers_stopped: No process changes the catalog until the end. Needed if the source cannot refuse writers
             atomically.
@@ -92,17 +108,13 @@ def copy_catalog(
     """
     from lancekeep.application.upkeep.catalog_copy import Home, HomeCopy
 
-    for place in (source, target):
-        if place.startswith(("http://", "https://")):
-            raise Unsupported(
-                f"{public_url(place)}: a server has no fence, and no operation that copies entries as they are. Give "
-                "the root of its catalog, or the manifest store of its entries"
-            )
-    urls = [place if names_manifest_store(place) else None for place in (source, target)]
+    urls = [place if _is_server(place) or names_manifest_store(place) else None for place in (source, target)]
     roots = [place for place, url in zip((source, target), urls, strict=True) if url is None]
     roots += [] if root is None else [root]
     if not roots:
-        raise InvalidInput("source and target are manifest stores; give the root of the catalog, too")
+        raise InvalidInput("neither source nor target is a root; give the root of the catalog, too")
+    if to_commit_store is not None and _is_server(target):
+        raise InvalidInput(f"{public_url(target)}: a server has a commit store of its own; leave to_commit_store out")
     if mode is not None and mode not in MODES:
         raise InvalidInput(f"unknown mode {mode!r}; choose {', '.join(MODES)}")
     config = ConnectionConfig.resolve(
@@ -117,19 +129,37 @@ def copy_catalog(
     objects, root_key = objects_of(config)
     for other in roots[1:]:
         _require_one_root(objects.root_uri + root_key, other, config.storage_options)
-    stores = [
-        None
-        if url is None
-        else open_unclaimed(url, config.manifest_store_options if own is None else own, objects, root_key)
-        for url, own in zip(urls, (source_options, target_options), strict=True)
-    ]
+    stores: list[ManifestStoreElsewhere | ServedHome | None] = []
+    for url, given_options in zip(urls, (source_options, target_options), strict=True):
+        if url is None:
+            stores.append(None)
+        elif _is_server(url):
+            stores.append(_served(url, given_options or {}, objects, root_key, config.storage_options))
+        else:
+            options = config.manifest_store_options if given_options is None else given_options
+            stores.append(open_unclaimed(url, options, objects, root_key))
     require_claim_of(objects, root_key, [store.url for store in stores if store is not None])
+    if isinstance(stores[0], ServedHome):
+        _require_no_catalog(stores[0], objects, root_key)
     with ExitStack() as opened:
         catalog = opened.enter_context(assembled(config, objects, root_key, stores[0]))
         own = directory_of(catalog)
         into = config if config.mode == V1 else attrs.evolve(config, mode=V2)  # compatible mode shows the same table
-        left, taken = (
-            Home(
+
+        def home_at(at: int) -> Home:
+            store = stores[at]
+            if store is None:
+                table = manifest_table(objects, root_key)
+                return Home(
+                    own.places.root_uri,
+                    own.ledger.manifest
+                    if at == 0
+                    else in_directory(into, own.commits, root_key, own.places.storage_options, table),
+                    _is_unclaimed if config.mode == V1 else _is_created,
+                    partial(return_root, objects, root_key),
+                    partial(show_tables, objects, root_key),
+                )
+            elsewhere = Home(
                 store.url,
                 store,
                 _is_created,
@@ -137,20 +167,11 @@ def copy_catalog(
                 require_possible=store.require_possible,
                 may_remove=store.may_remove,
             )
-            if store is not None
-            else Home(
-                own.places.root_uri,
-                own.ledger.manifest
-                if at == 0
-                else in_directory(
-                    into, own.commits, root_key, own.places.storage_options, manifest_table(objects, root_key)
-                ),
-                _is_unclaimed if config.mode == V1 else _is_created,
-                partial(return_root, objects, root_key),
-                partial(show_tables, objects, root_key),
-            )
-            for at, store in enumerate(stores)
-        )
+            if isinstance(store, ServedHome):
+                return attrs.evolve(elsewhere, fault_of=store.fault_of, served=True)
+            return elsewhere
+
+        left, taken = home_at(0), home_at(1)
         opened.callback(taken.store.close)
         if left.name == taken.name:
             raise InvalidInput(
@@ -188,6 +209,55 @@ def adopt_root(
         return None
     with closing(store):
         return adopt(store, objects, root_key, properties_at, original=original, force=force, dry_run=dry_run)
+
+
+def _is_server(place: str) -> bool:
+    return place.startswith(("http://", "https://"))
+
+
+def _served(
+    uri: str, options: Mapping[str, str], objects: ObjectStore, root_key: str, storage_options: Mapping[str, str]
+) -> ServedHome:
+    """Return the entries of a server.
+
+    Args:
+        uri: The URI of the server.
+        options: Settings of the client without ``rest.``; ``root`` is the root of the server, if it takes only
+            locations relative to its root.
+        objects: The object store of the tables.
+        root_key: The key of the catalog's root.
+        storage_options: The options of the object store.
+    """
+    own = {name: value for name, value in options.items() if name != "root"}
+    resolved = ConnectionConfig.resolve(given(root=uri, rest_options=own))
+    server = RestServer(RestSettings.of({**resolved.rest_options, "uri": uri}))
+    server.honours_keys()  # fail now, not in the middle
+    if "root" not in options:
+        return ServedHome(
+            server, objects, root_key, lambda location: uri_for_lance(objects, f"{root_key}/{location}".lstrip("/"))
+        )
+    above, key = open_object_store(options["root"], storage_options)
+    if above.root_uri != objects.root_uri or not f"{root_key}/".startswith(f"{key}/" if key else ""):
+        raise InvalidInput(
+            f"the root of the server is {public_url(options['root'])}; expected one that contains "
+            f"{objects.root_uri}{root_key}, because the tables stay where they are"
+        )
+    within = root_key.removeprefix(key).lstrip("/")
+    return ServedHome(server, objects, root_key, lambda location: f"{within}/{location}".lstrip("/"))
+
+
+def _require_no_catalog(server: ServedHome, objects: ObjectStore, root_key: str) -> None:
+    """Raise `Refused` if the catalog of a server has its entries in the root: then those can be fenced."""
+    if server.view().version:
+        return  # the catalog moved to the server
+    entries = manifest_table(objects, root_key).view()
+    recorded = DirectoryListing(objects, root_key).view()
+    is_own = entries.version > 0 and COPY_PROPERTY not in entries.properties
+    if is_own or (recorded.remembers and MANIFEST_STORE_PROPERTY not in recorded.properties):
+        raise Refused(
+            f"{objects.root_uri}{root_key} holds a catalog whose entries are in the directory, which {server.url} may "
+            "serve. Name the directory as the source: it can be fenced while writers continue"
+        )
 
 
 def _is_created(view: CatalogView) -> bool:

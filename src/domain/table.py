@@ -21,7 +21,14 @@ MANIFEST_DIRECTORY = "__manifest"
 MAINTENANCE_DIRECTORY = ".lancekeep-maintenance"
 WAITING_DIRECTORY = ".lancekeep-waiting"
 EVENTS_DIRECTORY = ".lancekeep-events"
-OWN_DIRECTORIES = (MANIFEST_DIRECTORY, MAINTENANCE_DIRECTORY, WAITING_DIRECTORY, EVENTS_DIRECTORY)
+SERVERS_DIRECTORY = ".lancekeep-servers"
+OWN_DIRECTORIES = (
+    MANIFEST_DIRECTORY,
+    MAINTENANCE_DIRECTORY,
+    WAITING_DIRECTORY,
+    EVENTS_DIRECTORY,
+    SERVERS_DIRECTORY,
+)
 """The directories of the root that are the catalog's own and hold no table."""
 V1_SUFFIX = ".lance"
 RESERVED_MARKER = ".lance-reserved"

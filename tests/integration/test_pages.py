@@ -261,8 +261,15 @@ def test_migration(home: Path, postgres_url: str) -> None:
     catalog.create_namespace("ml")
     catalog.write("ml.features", ROWS)
     entries = {"postgresql://lake@db/lake?catalog=prod": f"{postgres_url}?catalog={uuid4()}"}
-    places = {"--commit-store dynamodb://lance-commits": "", **entries, **local(home)}
-    assert Reader(places, {"lancekeep": lancekeep}).read(page("migration.md"))
+    (home / "token.txt").write_text("token=secret\n")
+    with serving(DirectoryNamespace(root=str(home / "bucket"), mode="v2")) as front:
+        places = {
+            "--commit-store dynamodb://lance-commits": "",
+            "https://lance.example.com": front.uri,
+            **entries,
+            **local(home),
+        }
+        assert Reader(places, {"lancekeep": lancekeep}).read(page("migration.md"))
     assert lancekeep.connect("bucket/lake", mode="v2").table_exists("ml.features")
 
 

@@ -14,7 +14,13 @@ from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListin
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
 from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees, Question
 from lancekeep.domain.errors import ConcurrentModification, Refused
-from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY, MOVED_PROPERTY, copied_properties
+from lancekeep.domain.home_copy import (
+    COPY_PROPERTY,
+    MANIFEST_STORE_PROPERTY,
+    MOVED_PROPERTY,
+    copied_properties,
+    how_to_connect,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import ManifestEntry
@@ -69,7 +75,7 @@ def require_entries_in(root: str, url: str | None, properties: Mapping[str, str]
     if recorded is not None and recorded != url:
         raise Refused(
             f"the entries of {root} are in the manifest store {recorded}; opened with {url or 'its directory'}. "
-            f"Connect with manifest_store={recorded!r}."
+            f"{how_to_connect(recorded, root)}."
         )
 
 

@@ -6,7 +6,7 @@ all operations, and the entries that changed since follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -72,6 +72,8 @@ _FEW = 100
 """Changes that may remain for the time after the fence."""
 _STEPS = 100
 """The same if the target makes one change after the other."""
+_IN_STORAGE = "conditional-put://"
+"""The commit store without rows: the versions are the final manifests in the storage."""
 _NAMED = 10
 """Obstacles that an error names."""
 
@@ -89,6 +91,9 @@ class Home:
             entries of the home, and the directories that may differ; None for all.
         require_possible: Raises if the store cannot hold an entry that no guarantee forbids.
         may_remove: Returns whether the entry of a table is of this catalog. Only called if other software has entries.
+        fault_of: Returns why the storage does not hold a table as the home shows it; None if it does.
+        served: The home is a server. It cannot refuse operations, and reads versions from the storage only. So its
+            tables are entered after the fence of the source.
     """
 
     name: str
@@ -98,6 +103,8 @@ class Home:
     show_tables: Callable[[CatalogView, Sequence[str] | None], None] = lambda view, locations: None
     require_possible: Callable[[ManifestEntry], None] = lambda _: None
     may_remove: Callable[[ManifestEntry], bool] = lambda _: True
+    fault_of: Callable[[ManifestEntry], str | None] = lambda _: None
+    served: bool = False
 
 
 class HomeCopy:
@@ -195,10 +202,17 @@ class HomeCopy:
         return self._report(self._view_of(self._source), (), None, done=False, dry_run=dry_run)
 
     def _withdraw(self) -> None:
-        """Make the target remains of the source before the source permits operations again."""
+        """Make the target remains of the source before the source permits operations again.
+
+        The tables that a server shows leave it, too.
+        """
         view = self._apply(self._target, partial(withdrawn, ends=self._ends, identity=self._identity()))
         if MOVED_PROPERTY not in view.properties:
             raise Refused(f"{self._ends.target} has become the home of the catalog since; nothing was changed")
+        if self._target.served:
+            source, target = self._view_of(self._source), self._view_of(self._target)
+            entered = [entry.object_id for entry in target.all_of(TABLE) if source.find(entry.object_id) == entry]
+            self._apply(self._target, lambda _: (list(map(Remove, entered)), None))
         self._source.take_root(self._view_of(self._source))
         self._apply(self._source, partial(unfenced, ends=self._ends))
 
@@ -239,6 +253,8 @@ class HomeCopy:
             for name in sorted(view.properties):
                 if not name.startswith(OWN_PROPERTIES):
                     yield Obstacle("the root", f"{target.guarantees.home} cannot store the property {name!r}")
+        if self._target.served:
+            yield from self._unserved(view.properties)
         if view.unnamed:
             yield Obstacle("the root", f"{view.unnamed} rows have no object id or no type; remove them with pylance")
         for entry in duplicates(all_entries(view)):
@@ -256,6 +272,19 @@ class HomeCopy:
             for entry, fault in faults:
                 if fault is not None and later.find(entry.object_id) == entry:  # no writer has dropped the table since
                     yield Obstacle(_name(entry), fault)
+
+    def _unserved(self, properties: Mapping[str, str]) -> Iterator[Obstacle]:
+        """Yield what a server does not know of the root."""
+        for name in sorted(properties):
+            if not name.startswith(OWN_PROPERTIES):
+                yield Obstacle("the root", f"the REST protocol cannot set the property {name!r}; remove it")
+        rows = properties.get(COMMIT_STORE_PROPERTY)
+        if rows not in (None, _IN_STORAGE):
+            yield Obstacle(
+                "the root",
+                f"its versions are in the commit store {rows}, which a server does not read. Call change_commit_store "
+                f"with {_IN_STORAGE!r} first",
+            )
 
     def _reason(self, entry: ManifestEntry) -> str | None:
         """Return why the target cannot hold an entry; None if it can."""
@@ -288,6 +317,9 @@ class HomeCopy:
         try:
             table = Table.from_entry(entry)
             self._places.dataset_root(table)
+            fault = self._retry.call(partial(self._source.fault_of, entry))
+            if fault is not None:
+                return fault
             if self._retry.call(partial(self._places.is_occupied, table)):
                 return None
         except Damaged as error:
@@ -310,6 +342,8 @@ class HomeCopy:
         """Begin the copy, and repeat it until few changes of other writers remain."""
         progress(1, 5, "begin")
         self._begin(fenced=False)
+        if self._target.served:
+            return
         for _ in range(_ROUNDS):
             progress(2, 5, "entries")
             self._compared.begin()
@@ -342,7 +376,8 @@ class HomeCopy:
         guarantees = self._target.store.guarantees
         made = 0
         size = _BATCH if guarantees.atomic_changes else _STEPS
-        for batch in _batches(_parents_last(self._changes(view, target, ids)), size):
+        ordered = _removals_first if self._target.served else _parents_last
+        for batch in _batches(ordered(self._changes(view, target, ids)), size):
             for change in batch:
                 if isinstance(change, Put):
                     reason = self._reason(change.entry)
@@ -455,6 +490,11 @@ def _parents_last(changes: Iterable[Change]) -> Iterator[Change]:
         else:
             yield change
     yield from reversed(removed)
+
+
+def _removals_first(changes: Iterable[Change]) -> Iterator[Change]:
+    """Order changes so that a directory is free before another name gets it."""
+    return iter(sorted(changes, key=lambda change: not isinstance(change, Remove)))
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

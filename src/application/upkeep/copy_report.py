@@ -65,4 +65,6 @@ class CatalogCopy(Shown):
         if self.commit_store is not None:
             moved = f"{self.rows} rows moved" if not self.dry_run else "rows would move"
             lines.append(f"  versions: {moved} to the commit store {self.commit_store}")
+        if self.done and self.source.startswith(("http://", "https://")):
+            lines.append(f"  {self.source} has no fence and still shows the tables: stop it, or deregister them there")
         return "\n".join(lines)

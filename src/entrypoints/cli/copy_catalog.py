@@ -27,9 +27,9 @@ from lancekeep.entrypoints.cli.output import print_report
 @pairs_in_file("--storage-option-file", "Read secret options of the storage from lines NAME=VALUE; '-' is stdin.")
 @pairs("--commit-store-option", "An option of the commit stores; may be repeated.")
 @pairs_in_file("--commit-store-option-file", "The same for secret options of the commit stores.")
-@pairs("--from-option", "An option of the manifest store FROM; may be repeated.")
+@pairs("--from-option", "An option of the manifest store or server FROM; may be repeated.")
 @pairs_in_file("--from-option-file", "The same for secret options.")
-@pairs("--to-option", "An option of the manifest store TO; may be repeated.")
+@pairs("--to-option", "An option of the manifest store or server TO; may be repeated.")
 @pairs_in_file("--to-option-file", "The same for secret options.")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -57,10 +57,11 @@ def copy_catalog(
 ) -> None:
     """Move a catalog to another home of its entries.
 
-    Its tables stay where they are. FROM and TO are each the root, whose directory holds the entries, or the URL of
-    a manifest store. Readers and writers continue while entries are copied; afterwards FROM refuses every operation
-    and names TO. Without --yes, only shows the plan. If it is stopped, run it again to complete it, or give it up
-    with --give-up. Exit code 1: TO cannot hold an entry.
+    Its tables stay where they are. FROM and TO are each the root, whose directory holds the entries, the URL of a
+    manifest store, or the URI of a server. Readers and writers continue while entries are copied; afterwards FROM
+    refuses every operation and names TO. A server refuses nothing: FROM a server needs --writers-stopped, and TO a
+    server, FROM refuses operations during the copy. Without --yes, only shows the plan. If it is stopped, run it again
+    to complete it, or give it up with --give-up. Exit code 1: TO cannot hold an entry.
     """
     functions: PublicFunctions = context.obj
     with progress("copy") as report_progress:
