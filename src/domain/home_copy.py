@@ -23,9 +23,8 @@ from operator import attrgetter
 import attrs
 
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties
-from lancekeep.domain.change_feed import ChangeCursor
 from lancekeep.domain.dropped import is_record
-from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, Refused
+from lancekeep.domain.errors import ConcurrentModification, Damaged, Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import identity_in
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, RESERVED, TABLE, ManifestEntry
@@ -62,7 +61,7 @@ NOT_COPIED = NOT_HOME | {
 """Properties of the root namespace that belong to one home."""
 
 
-Positions = tuple[ChangeCursor | None, ChangeCursor | None]
+Positions = tuple[str | None, str | None]
 NO_POSITIONS: Positions = (None, None)
 
 
@@ -83,8 +82,7 @@ class Copying:
 
     def text(self) -> str:
         """Return the copy as the property stores it."""
-        compared = [None if position is None else str(position) for position in self.compared]
-        return json.dumps({"source": self.source, "copier": self.copier, "compared": compared})
+        return json.dumps({"source": self.source, "copier": self.copier, "compared": self.compared})
 
     @staticmethod
     def of(properties: Mapping[str, str]) -> Copying | None:
@@ -111,17 +109,10 @@ class Copying:
 
 
 def _positions(stored: object) -> Positions:
-    try:
-        match stored:
-            case [source, target]:
-                return _position(source), _position(target)
-    except InvalidInput:
-        pass
+    match stored:
+        case [str() | None as source, str() | None as target]:
+            return source, target
     return NO_POSITIONS
-
-
-def _position(stored: object) -> ChangeCursor | None:
-    return None if stored is None else ChangeCursor.parse(str(stored))
 
 
 def require_home(properties: Mapping[str, str], root: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from lancekeep.application.retry import Retry
 from lancekeep.domain.change_feed import CatalogVersion, ChangeCursor
-from lancekeep.domain.errors import VersionNotFound
+from lancekeep.domain.errors import InvalidInput, VersionNotFound
 from lancekeep.domain.home_copy import NO_POSITIONS, Positions
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.ports.change_feed import ChangeFeed
@@ -39,7 +39,7 @@ class Compared:
 
     def begin(self) -> None:
         """Call this before a comparison reads the first entry."""
-        source, target = (None if feed is None else self._retry.call(feed.latest) for feed in self._feeds)
+        source, target = (None if feed is None else str(self._retry.call(feed.latest)) for feed in self._feeds)
         self.positions = source, target
 
     def begin_at(self, positions: Positions) -> None:
@@ -69,9 +69,9 @@ class Compared:
                 feed, at = self._feeds[home], self.positions[home]
                 if feed is None or at is None:
                     return None
-                for version in self._after(feed, at):
+                for version in self._after(feed, ChangeCursor.parse(at)):
                     found |= {chosen(*each) for each in (*version.before.items(), *version.after.items())}
-        except VersionNotFound:
+        except (InvalidInput, VersionNotFound):  # the position may be what a home has stored
             return None
         return sorted(each for each in found if each is not None)
 
