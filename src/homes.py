@@ -29,7 +29,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.composition import assembled, in_directory, manifest_table, objects_of, outside
 from lancekeep.config import MODES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY
 from lancekeep.ports.object_store import ObjectStore
 
@@ -89,7 +89,8 @@ def copy_catalog(
         source_options: Options of the manifest store of the source, such as credentials; of a server, the settings of
             its client without ``rest.``, such as ``token``, and ``root``: the root of a server that takes only
             locations relative to it.
-        target_options: The same for the target.
+        target_options: The same for the target. With ``give_up``, ``gone`` set to ``true`` states that the server is
+            gone permanently: it is not asked, and its entries stay in it.
         writers_stopped: No process changes the catalog until the end. Needed if the source cannot refuse writers
             atomically.
         give_up: End an unfinished copy, and permit operations in the source again.
@@ -106,8 +107,13 @@ def copy_catalog(
         Unsupported: The source cannot refuse writers atomically, and ``writers_stopped`` is not set.
         ConcurrentModification: Another process has taken the copy over.
     """
-    from lancekeep.application.upkeep.catalog_copy import Home, HomeCopy
+    from lancekeep.application.upkeep.catalog_copy import HomeCopy
+    from lancekeep.application.upkeep.copy_plan import Home
 
+    is_gone = False
+    if _is_server(target) and target_options is not None:
+        is_gone = _is_gone(target_options.get("gone", "false"), give_up=give_up)
+        target_options = {name: value for name, value in target_options.items() if name != "gone"}
     urls = [place if _is_server(place) or names_manifest_store(place) else None for place in (source, target)]
     roots = [place for place, url in zip((source, target), urls, strict=True) if url is None]
     roots += [] if root is None else [root]
@@ -134,7 +140,7 @@ def copy_catalog(
         if url is None:
             stores.append(None)
         elif _is_server(url):
-            stores.append(_served(url, given_options or {}, objects, root_key, config.storage_options))
+            stores.append(_served(url, given_options or {}, objects, root_key, config.storage_options, ask=not is_gone))
         else:
             options = config.manifest_store_options if given_options is None else given_options
             stores.append(open_unclaimed(url, options, objects, root_key))
@@ -168,7 +174,8 @@ def copy_catalog(
                 may_remove=store.may_remove,
             )
             if isinstance(store, ServedHome):
-                return attrs.evolve(elsewhere, fault_of=store.fault_of, served=True)
+                there = attrs.evolve(elsewhere, fault_of=store.fault_of, served=True)
+                return there if is_gone else attrs.evolve(there, leave=store.leave)
             return elsewhere
 
         left, taken = home_at(0), home_at(1)
@@ -215,8 +222,24 @@ def _is_server(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
+def _is_gone(gone: str, *, give_up: bool) -> bool:
+    """Return whether the server of the target is gone permanently, as the caller states."""
+    if gone not in ("true", "false") or (gone == "true" and not give_up):
+        raise InvalidInput(
+            f"the option gone of the server is {gone!r}; give true, and only with give_up, if the server will not come "
+            "back with the entries that it has"
+        )
+    return gone == "true"
+
+
 def _served(
-    uri: str, options: Mapping[str, str], objects: ObjectStore, root_key: str, storage_options: Mapping[str, str]
+    uri: str,
+    options: Mapping[str, str],
+    objects: ObjectStore,
+    root_key: str,
+    storage_options: Mapping[str, str],
+    *,
+    ask: bool,
 ) -> ServedHome:
     """Return the entries of a server.
 
@@ -227,11 +250,20 @@ def _served(
         objects: The object store of the tables.
         root_key: The key of the catalog's root.
         storage_options: The options of the object store.
+        ask: Ask the server first whether it answers.
     """
     own = {name: value for name, value in options.items() if name != "root"}
     resolved = ConnectionConfig.resolve(given(root=uri, rest_options=own))
     server = RestServer(RestSettings.of({**resolved.rest_options, "uri": uri}))
-    server.honours_keys()  # fail now, not in the middle
+    if ask:
+        try:
+            server.honours_keys()  # fail now, not in the middle
+        except LancekeepError as error:
+            error.add_note(
+                "If a copy to this server was stopped, and the server is gone permanently, end the copy with "
+                "give_up=True (--give-up) and the option gone=true of the server."
+            )
+            raise
     if "root" not in options:
         return ServedHome(
             server, objects, root_key, lambda location: uri_for_lance(objects, f"{root_key}/{location}".lstrip("/"))

@@ -138,7 +138,7 @@ def require_home(properties: Mapping[str, str], root: str) -> None:
 def how_to_connect(home: str, root: str) -> str:
     """Return the advice how to open a catalog in its new home."""
     if home.startswith(("http://", "https://")):
-        return f"Connect to {home}"
+        return f"Connect to {home}. If copy_catalog was stopped before the end, call it again, or with give_up=True"
     if home.rstrip("/") == root.rstrip("/"):
         return "Its entries are in the directory: connect without manifest_store"
     return f"Connect with manifest_store={home!r}"
@@ -457,8 +457,22 @@ def live(view: CatalogView, ends: Ends, copier: str) -> tuple[Sequence[Change], 
     return copied(view, ends, copier, [SetProperties(dict.fromkeys(NOT_COPIED))])
 
 
-def withdrawn(view: CatalogView, ends: Ends, identity: Mapping[str, str]) -> tuple[Sequence[Change], None]:
-    """Decide to make an unfinished copy remains of the source."""
+def withdrawn(
+    view: CatalogView, ends: Ends, identity: Mapping[str, str], copier: str | None = None
+) -> tuple[Sequence[Change], None]:
+    """Decide to make an unfinished copy remains of the source.
+
+    Args:
+        view: The target.
+        ends: The homes.
+        identity: The properties with the identity of the catalog.
+        copier: The process that must still make the copy; None for any.
+
+    Raises:
+        ConcurrentModification: Another process has taken the copy over.
+    """
+    if copier is not None:
+        copied(view, ends, copier, ())
     if not _is_copy_of(view, ends, identity):
         return [], None
     return [SetProperties({COPY_PROPERTY: None, MOVED_PROPERTY: ends.source})], None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import Any
 
 import attrs
@@ -16,18 +15,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from faults import Crash
+from home_copies import Kill, kills, shown
 from lance.namespace import RestAdapter
 from lance.namespace import RestNamespace as NativeClient
 from rest_server import serving
 
 import lancekeep
-from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
-from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.adapters.object_stores.local import LocalObjectStore
-from lancekeep.adapters.rest.routes import READS
-from lancekeep.adapters.rest.server import RestServer
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused, Unsupported
-from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli import lancekeep as command
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -94,23 +88,6 @@ def fill(served: Served) -> None:
         catalog.write("ml.deep.t", ROWS, "append")
         catalog.tags.create("ml.deep.t", "first", 1)
         catalog.write("root_table", ROWS, properties={"unit": "m"} if served.keeps_properties else None)
-
-
-def shown(catalog: lancekeep.Catalog) -> dict[str, Any]:
-    """Return what a catalog shows, with the rows by plain pylance."""
-    found: dict[str, Any] = {}
-    level: list[ObjectId] = [ObjectId()]
-    while level:
-        below = [parent.child(name) for parent in level for name in catalog.list_namespaces(parent)]
-        for space in below:
-            found[str(space)] = dict(catalog.describe_namespace(space).properties)
-        for parent in level:
-            for name in catalog.list_tables(parent):
-                table = catalog.describe_table(parent.child(name))
-                uri = table.uri.removeprefix("file://")
-                found[str(table.id)] = uri, dict(table.properties), lance.dataset(uri).to_table().to_pydict()
-        level = below
-    return found
 
 
 def test_catalog_moves_to_a_server_and_back(served: Served) -> None:
@@ -243,50 +220,9 @@ def test_server_that_does_not_take_a_table_leaves_the_source_the_home(tmp_path: 
 # -- kills ---------------------------------------------------------------------------------------------------------
 
 
-Kill = Callable[..., None]
-
-
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
-    """Return a function: the process ends right after as many further writes; None for never.
-
-    A second argument is called after each write.
-    """
-    left: list[int | None] = [None]
-    checks: list[Callable[[], object]] = []
-
-    def written() -> None:
-        if current_thread() is not main_thread():  # a server of the test has threads of its own
-            return
-        for check in checks:
-            check()
-        if left[0] is not None:
-            left[0] -= 1
-            if left[0] <= 0:
-                left[0] = None
-                raise Crash
-
-    def patched(kind: type, name: str, writes: Callable[..., bool]) -> None:
-        method = getattr(kind, name)
-
-        def call(self: Any, *args: Any, **more: Any) -> Any:
-            result = method(self, *args, **more)
-            if writes(*args):
-                written()
-            return result
-
-        monkeypatch.setattr(kind, name, call)
-
-    patched(RestServer, "call", lambda operation, *_: operation not in READS)
-    patched(LanceManifestStore, "apply", lambda *_: True)
-    patched(DirectoryListing, "remember", lambda *_: True)
-    patched(LocalObjectStore, "put_if_absent", lambda key, _: ".lancekeep-servers" in key)
-
-    def after(writes: int | None, check: Callable[[], object] | None = None) -> None:
-        left[0] = writes
-        checks[:] = [] if check is None else [check]
-
-    return after
+    return kills(monkeypatch)
 
 
 def require_one_home(served: Served) -> None:

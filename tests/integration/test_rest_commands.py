@@ -61,7 +61,7 @@ REFUSED = {
     "optimize": ("optimize {uri}", ELSEWHERE),
     "verify": ("verify {uri}", ELSEWHERE),
     "digest": ("digest {uri}", ELSEWHERE),
-    "copy-catalog": ("copy-catalog {uri} {directory}/lake", "a server has no fence"),
+    "copy-catalog": ("copy-catalog {uri} {directory}/lake", "Name the directory as the source"),
     "certify": ("certify {uri}", "Give the root of the catalog's storage"),
     "ingest": ("ingest {uri} ns.t {directory}/policy.toml", ELSEWHERE),
     "set": ("set {uri} ns.t a=b", "no operation of the REST protocol changes properties"),

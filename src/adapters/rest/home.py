@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property, partial
 from hashlib import sha256
 from urllib.parse import unquote
 
@@ -18,17 +19,20 @@ import attrs
 
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, texts_of
 from lancekeep.application.concurrency import all_alongside
+from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties, page
 from lancekeep.domain.dropped import is_record
 from lancekeep.domain.errors import (
     AlreadyExists,
     ConcurrentModification,
     Damaged,
+    LancekeepError,
     NotFound,
     Refused,
+    Retryable,
     Unsupported,
 )
-from lancekeep.domain.home_copy import NOT_HOME
+from lancekeep.domain.home_copy import MOVED_PROPERTY, NOT_HOME
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, NAMESPACE, OWN_PROPERTIES, TABLE, ManifestEntry
@@ -39,6 +43,7 @@ from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _ATTEMPTS = 10
+_OTHER_PROPERTIES = "the server has it with other properties, which the REST protocol cannot change"
 
 
 @attrs.frozen
@@ -128,7 +133,15 @@ class ServedView:
         )
 
     def owner_of(self, location: str) -> ManifestEntry | None:
-        return next((entry for entry in self.entries.values() if _overlap(entry.location, location)), None)
+        at, inside = self._owners
+        return inside.get(location) or next(filter(None, map(at.get, _with_parents(location))), None)
+
+    @cached_property
+    def _owners(self) -> tuple[Mapping[str, ManifestEntry], Mapping[str, ManifestEntry]]:
+        """The entries by their locations, and by these and all directories above."""
+        located = [entry for entry in self.entries.values() if entry.location]
+        above = {parent: entry for entry in located for parent in _with_parents(str(entry.location))}
+        return {str(entry.location): entry for entry in located}, above
 
 
 class ServedHome:
@@ -163,9 +176,11 @@ class ServedHome:
         self._server = server
         self._namespaces, self._tables = RestNamespaces(server), RestTables(server)
         self._objects, self._root_key, self._registered_as = objects, root_key, registered_as
+        self._retry = Retry()
         digest = sha256(server.uri.encode()).hexdigest()[:16]
         self._records = f"{root_key}/{SERVERS_DIRECTORY}/{digest}/".lstrip("/")
         self._seen: ServedView | None = None
+        self._sent: set[str] = set()  # the tables that this process asked the server to register
 
     # -- the manifest store -------------------------------------------------------------------------------------
 
@@ -182,9 +197,9 @@ class ServedHome:
         for _ in range(_ATTEMPTS):
             view = self.view()
             changes, result = decide(view)
-            if self._remember(view.record, changes):
-                for change in changes:
-                    self._make(change)
+            number = self._remember(view.record, changes)
+            if number is not None:
+                self._make_all(changes, number)
                 return self.view(), result
         raise ConcurrentModification(
             f"{self._objects.root_uri}{self._records}: other processes changed the record of the copy {_ATTEMPTS} "
@@ -225,7 +240,7 @@ class ServedHome:
         if entry.object_type == NAMESPACE:
             present = self._seen.find(entry.object_id)
             if present is not None and present.properties != entry.properties:
-                raise AlreadyExists("the server has it with other properties, which the REST protocol cannot change")
+                raise AlreadyExists(_OTHER_PROPERTIES)
             return
         if not entry.location or self._latest_in_storage(entry.location) is None:
             raise Unsupported("it is declared and has no version; write it, or drop it")
@@ -239,6 +254,34 @@ class ServedHome:
 
     def may_remove(self, entry: ManifestEntry) -> bool:
         return self._record().was_home and self._is_below(entry)
+
+    def leave(self, tables: Sequence[ManifestEntry], alone: bool) -> None:
+        """Take tables out of the server, also under other names.
+
+        Args:
+            tables: The tables of the catalog.
+            alone: No other process has entered any of them.
+
+        Raises:
+            Refused: The server has a version of a table that is not final in the storage.
+        """
+        if alone and not self._sent:
+            return
+        places = {entry.location for entry in tables}
+        try:
+            found = list(self.view().all_of(TABLE))
+        except Retryable:
+            raise
+        except LancekeepError:  # the server shows nothing since it has one of the entries
+            if not alone:
+                raise
+            found = list(filter(None, map(self._table, map(ObjectId.from_key, sorted(self._sent)))))
+        entered = [entry for entry in found if entry.location in places]
+        for entry, fault in zip(entered, all_alongside(self.fault_of, entered), strict=True):
+            if fault is not None:
+                raise Refused(f"{ObjectId.from_key(entry.object_id)}: {fault}")
+        for entry in entered:
+            self._deregister(ObjectId.from_key(entry.object_id))
 
     def fault_of(self, entry: ManifestEntry) -> str | None:
         """Return why the storage does not hold a table as the server shows it.
@@ -261,26 +304,42 @@ class ServedHome:
     # -- the record ---------------------------------------------------------------------------------------------
 
     def _record(self) -> _Record:
-        keys = [info.key for info in self._objects.list(self._records)]
-        if not keys:
+        key = self._latest_key()
+        if key is None:
             return _Record()
-        key = max(keys)
         number = key.removeprefix(self._records).removesuffix(".json")
         if not number.isdecimal():
             raise Damaged(f"{key} is not a record of a copy; remove it")
         return _Record.parse(int(number), self._objects.get(key), key)
 
-    def _remember(self, record: _Record, changes: Sequence[Change]) -> bool:
-        """Store the properties after some changes; False if another process has changed the record since."""
+    def _latest_key(self) -> str | None:
+        return max((info.key for info in self._objects.list(self._records)), default=None)
+
+    def _key_of(self, number: int) -> str:
+        return f"{self._records}{number:09}.json"
+
+    def _require_latest(self, number: int) -> None:
+        """Check that no other process has taken the copy over, or given it up."""
+        if self._latest_key() != (self._key_of(number) if number else None):
+            raise ConcurrentModification(
+                f"another process continues or has ended the copy to {self.url}; this one stops. Call copy_catalog "
+                "again to see the result"
+            )
+
+    def _remember(self, record: _Record, changes: Sequence[Change]) -> int | None:
+        """Store the properties after some changes, and return the number of the record.
+
+        None if another process has changed it since.
+        """
         properties = record.properties
         for change in changes:
             if isinstance(change, SetProperties):
                 properties = change.merged_into(properties)
         if properties == record.properties:
-            return True
+            return record.number
         was_home = record.was_home or not NOT_HOME & properties.keys()
         after = _Record(record.number + 1, properties, was_home)
-        return self._objects.put_if_absent(f"{self._records}{after.number:09}.json", after.text())
+        return after.number if self._objects.put_if_absent(self._key_of(after.number), after.text()) else None
 
     # -- the entries --------------------------------------------------------------------------------------------
 
@@ -290,26 +349,41 @@ class ServedHome:
         while level:
             spaces = [parent.child(name) for parent in level for name in self._names(parent, NAMESPACE)]
             tables = [parent.child(name) for parent in level for name in self._names(parent, TABLE)]
-            for entries in (all_alongside(self._namespace, spaces), all_alongside(self._table, tables)):
+            for entries in (all_alongside(self._namespace, spaces), all_alongside(self._listed_table, tables)):
                 found += filter(None, entries)
             level = spaces
         return {entry.object_id: entry for entry in sorted(found, key=lambda entry: entry.object_id)}
 
     def _names(self, parent: ObjectId, object_type: str) -> list[str]:
         try:
-            return self._namespaces.page(parent, object_type, None, None)[0]
-        except NotFound:  # it was dropped since its parent was listed
-            return []
+            return self._retry.call(partial(self._namespaces.page, parent, object_type, None, None))[0]
+        except NotFound:
+            if self._is_listed(parent, NAMESPACE):
+                raise
+            return []  # it was dropped since its parent was listed
 
     def _namespace(self, object_id: ObjectId) -> ManifestEntry | None:
         try:
-            return ManifestEntry.namespace(object_id, self._namespaces.describe(object_id).properties)
+            found = self._retry.call(partial(self._namespaces.describe, object_id))
+            return ManifestEntry.namespace(object_id, found.properties)
         except NotFound:
+            if self._is_listed(object_id, NAMESPACE):
+                raise
             return None
+
+    def _is_listed(self, object_id: ObjectId, object_type: str) -> bool:
+        """Return whether a server still lists an object that it does not find, so that nothing is overlooked."""
+        return object_id.is_root or object_id.name in self._names(object_id.parent, object_type)
+
+    def _listed_table(self, object_id: ObjectId) -> ManifestEntry | None:
+        found = self._table(object_id)
+        if found is None and self._is_listed(object_id, TABLE):
+            return ManifestEntry.table(object_id, "", {})
+        return found
 
     def _table(self, object_id: ObjectId) -> ManifestEntry | None:
         try:
-            found = self._tables.fields(object_id)
+            found = self._retry.call(partial(self._tables.fields, object_id))
         except NotFound:
             return None
         return ManifestEntry.table(object_id, self._relative(str(found["location"])), texts_of(found.get("properties")))
@@ -320,10 +394,29 @@ class ServedHome:
         for prefix, decoded in ((f"{root.rstrip('/')}/", unquote), (f"/{self._root_key}/", str)):
             if location.startswith(prefix):
                 return decoded(location.removeprefix(prefix)).rstrip("/")
-        return location
+        is_absolute = not location or "://" in location or location.startswith("/")
+        return location if is_absolute else f"./{location}"  # relative to a root that only the server knows
 
     def _is_below(self, entry: ManifestEntry) -> bool:
-        return entry.location is not None and not entry.location.startswith("/") and "://" not in entry.location
+        location = entry.location or "/"
+        return "://" not in location and not location.startswith(("/", "./", "../"))
+
+    def _make_all(self, changes: Sequence[Change], number: int) -> None:
+        """Make changes, one after the other, until another process changes the record.
+
+        Raises:
+            ConcurrentModification: Another process has. If it has given the copy up, the last table leaves the server
+                again.
+        """
+        self._require_latest(number)
+        for change in changes:
+            self._make(change)
+            try:
+                self._require_latest(number)
+            except ConcurrentModification:
+                if isinstance(change, Put) and MOVED_PROPERTY in self._record().properties:
+                    self.leave([change.entry], alone=True)
+                raise
 
     def _make(self, change: Change) -> None:
         match change:
@@ -338,31 +431,43 @@ class ServedHome:
     def _create(self, object_id: ObjectId, properties: Mapping[str, str]) -> None:
         try:
             self._namespaces.create(object_id, properties, exist_ok=False, overwrite=False)
-        except AlreadyExists:
+        except AlreadyExists as error:
             if dict(self._namespaces.describe(object_id).properties) != properties:
-                raise
+                raise AlreadyExists(f"{self.url} cannot hold {object_id}: {_OTHER_PROPERTIES}") from error
 
     def _register(self, object_id: ObjectId, location: str, properties: Mapping[str, str]) -> None:
         wanted = ManifestEntry.table(object_id, location, properties)
         present = self._table(object_id)
-        if present != wanted:
+        if present is not None and not self._is_below(present):
+            raise AlreadyExists(f"{self.url} has {object_id} at {present.location!r}, which is outside of the root")
+        is_own = False
+        if present is None or (present.location, present.properties) != (wanted.location, wanted.properties):
             if present is not None:
-                self._tables.deregister(object_id)
-            self._server.call(
-                "register_table",
-                {
-                    "id": list(object_id.names),
-                    "location": self._registered_as(location),
-                    "properties": dict(properties) or None,
-                    "mode": "create",
-                },
-            )
+                self._deregister(object_id)
+            fields = {
+                "id": list(object_id.names),
+                "location": self._registered_as(location),
+                "properties": dict(properties) or None,
+                "mode": "create",
+            }
+            self._sent.add(wanted.object_id)
+            with suppress(AlreadyExists):  # of a request that was repeated; what the server shows counts
+                self._server.call("register_table", fields)
+                is_own = True
             present = self._table(object_id)
         reason = self._difference(present, wanted)
         if reason is not None:
-            with suppress(NotFound):
-                self._tables.deregister(object_id)
+            if is_own or (present is not None and present.location == wanted.location):
+                self._deregister(object_id)
             raise Refused(f"{self.url} cannot hold {object_id}: {reason}")
+
+    def _deregister(self, object_id: ObjectId) -> None:
+        try:
+            self._tables.deregister(object_id)
+        except NotFound:  # of a request that was repeated
+            pass
+        except Unsupported as error:
+            raise Refused(f"{error}. Take {object_id} out of the server by its own means") from error
 
     def _difference(self, present: ManifestEntry | None, wanted: ManifestEntry) -> str | None:
         """Return how the server shows a table otherwise than it was registered; None if it does not."""
@@ -382,11 +487,12 @@ class ServedHome:
         return None
 
     def _remove(self, object_id: ObjectId) -> None:
-        with suppress(NotFound):
-            if self._table(object_id) is not None:
-                self._tables.deregister(object_id)
-            else:
-                self._namespaces.drop(object_id, cascade=False, force=False, keep=None)
+        """Remove a table.
+
+        No copy removes a namespace: other software may use it.
+        """
+        if self._table(object_id) is not None:
+            self._deregister(object_id)
 
     def _latest_on_server(self, object_id: ObjectId) -> int | None:
         """Return the latest version that the server names; None if it names none."""
@@ -401,6 +507,7 @@ class ServedHome:
         return max((name.version for name in names if name is not None and not name.is_staged), default=None)
 
 
-def _overlap(one: str | None, other: str) -> bool:
-    """Return whether a location is, contains, or lies in another location."""
-    return one is not None and (f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/"))
+def _with_parents(location: str) -> Iterator[str]:
+    """Iterate over a location and all directories above it."""
+    parts = location.split("/")
+    return ("/".join(parts[:count]) for count in range(len(parts), 0, -1))

@@ -6,19 +6,18 @@ all operations, and the entries that changed since follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from itertools import islice
-from typing import TypeVar
 
 import attrs
 
-from lancekeep.application.concurrency import all_alongside
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.compared_homes import Compared
+from lancekeep.application.upkeep.copy_plan import Home, Obstacles, batches, name_of
 from lancekeep.application.upkeep.copy_report import CatalogCopy, Obstacle
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.application.upkeep.migration import migrate
@@ -31,11 +30,16 @@ from lancekeep.domain.catalog import (
     SetProperties,
 )
 from lancekeep.domain.dropped import is_record
-from lancekeep.domain.errors import AlreadyExists, Damaged, InvalidInput, Refused, Unsupported
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    Damaged,
+    LancekeepError,
+    Refused,
+    Retryable,
+)
 from lancekeep.domain.home_copy import (
     MOVED_PROPERTY,
     NO_POSITIONS,
-    Copying,
     Ends,
     Stage,
     all_entries,
@@ -44,11 +48,8 @@ from lancekeep.domain.home_copy import (
     compared_until,
     copied,
     copied_properties,
-    duplicates,
     fenced,
-    is_taken,
     live,
-    obstacle,
     positions_of,
     require_no_move,
     stage_of,
@@ -57,12 +58,9 @@ from lancekeep.domain.home_copy import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY, identity_in
-from lancekeep.domain.manifest_entry import NAMESPACE, OWN_PROPERTIES, TABLE, ManifestEntry
-from lancekeep.domain.table import Table
+from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.ports.commit_store import ExternalCommitStore
-from lancekeep.ports.manifest_store import Decision, ManifestStore
-
-T = TypeVar("T")
+from lancekeep.ports.manifest_store import Decision
 
 _BATCH = 1000
 """Entries per atomic change of the target."""
@@ -72,39 +70,8 @@ _FEW = 100
 """Changes that may remain for the time after the fence."""
 _STEPS = 100
 """The same if the target makes one change after the other."""
-_IN_STORAGE = "conditional-put://"
-"""The commit store without rows: the versions are the final manifests in the storage."""
 _NAMED = 10
 """Obstacles that an error names."""
-
-
-@attrs.frozen(eq=False)
-class Home:
-    """A manifest store that is, or becomes, the home of a catalog.
-
-    Attributes:
-        name: The URL of the store, without secrets, or the URI of the root if its directory holds the entries.
-        store: The store, without a check who has the root.
-        occupied: Returns whether a store with this view holds a catalog, an unfinished copy or remains.
-        take_root: Records the home in the root, in place of the former one. Takes the entries of the home. Idempotent.
-        show_tables: Lets readers that list directories see the same tables, if the home is a directory. Takes the
-            entries of the home, and the directories that may differ; None for all.
-        require_possible: Raises if the store cannot hold an entry that no guarantee forbids.
-        may_remove: Returns whether the entry of a table is of this catalog. Only called if other software has entries.
-        fault_of: Returns why the storage does not hold a table as the home shows it; None if it does.
-        served: The home is a server. It cannot refuse operations, and reads versions from the storage only. So its
-            tables are entered after the fence of the source.
-    """
-
-    name: str
-    store: ManifestStore
-    occupied: Callable[[CatalogView], bool]
-    take_root: Callable[[CatalogView], None]
-    show_tables: Callable[[CatalogView, Sequence[str] | None], None] = lambda view, locations: None
-    require_possible: Callable[[ManifestEntry], None] = lambda _: None
-    may_remove: Callable[[ManifestEntry], bool] = lambda _: True
-    fault_of: Callable[[ManifestEntry], str | None] = lambda _: None
-    served: bool = False
 
 
 class HomeCopy:
@@ -129,7 +96,11 @@ class HomeCopy:
         self._copier = copier
         self._compared = Compared(source.store, target.store, ledger.commits.retry)
         self._entered: set[str] = set()  # namespaces that this copy created, if other software has namespaces, too
+        self._fenced = False  # whether the source refuses operations
+        self._ended = False  # whether this process gave the copy up
+        self._alone = False  # whether no other process has entered tables in a server
         self._retry = ledger.commits.retry
+        self._obstacles = Obstacles(places, source, target, self._retry)
 
     # -- the whole ----------------------------------------------------------------------------------------------
 
@@ -173,11 +144,14 @@ class HomeCopy:
         if stage is Stage.FENCED:
             progress(3, 5, "fence")  # also if only a part of the source has it: a directory without its manifest table
             self._apply(self._source, partial(fenced, ends=self._ends))
-            self._finish(progress)
+            self._fenced = True
+            with self._saying_what_to_do():
+                self._finish(progress)
         else:
             self._target.take_root(self._view_of(self._target))
         moved = 0 if rows is None else self._move_versions(rows, progress)
-        report = self._report(self._view_of(self._target), (), rows, done=True, dry_run=False)
+        counted = self._source if self._target.served else self._target  # do not read the server once more
+        report = self._report(self._view_of(counted), (), rows, done=True, dry_run=False)
         return attrs.evolve(report, rows=moved)
 
     def _move_versions(self, rows: ExternalCommitStore, progress: Progress) -> int:
@@ -198,23 +172,46 @@ class HomeCopy:
             state = "has not begun" if stage is Stage.NEW else f"is finished: {self._ends.target} is the home"
             raise Refused(f"the copy from {self._ends.source} to {self._ends.target} {state}; nothing was changed")
         if not dry_run:
-            self._withdraw()
+            with self._saying_what_to_do():
+                self._fenced = stage is not Stage.BEGUN
+                self._withdraw()
         return self._report(self._view_of(self._source), (), None, done=False, dry_run=dry_run)
 
-    def _withdraw(self) -> None:
+    @contextmanager
+    def _saying_what_to_do(self) -> Iterator[None]:
+        """Add to an error how the source becomes usable again, unless it is."""
+        try:
+            yield
+        except ConcurrentModification:
+            raise  # another process continues, or the message says what to do
+        except LancekeepError as error:
+            if self._fenced:
+                gone = " If the server is gone permanently, also set its option gone=true."
+                error.add_note(
+                    f"{self._ends.source} refuses all operations until the copy is complete. Call copy_catalog again, "
+                    f"or end the copy with give_up=True (--give-up).{gone if self._target.served else ''}"
+                )
+            elif self._ended:
+                error.add_note(f"The copy was ended; {self._ends.source} is the home of the catalog.")
+            raise
+
+    def _withdraw(self, copier: str | None = None) -> None:
         """Make the target remains of the source before the source permits operations again.
 
         The tables that a server shows leave it, too.
+
+        Args:
+            copier: The process that must still make the copy; None for any.
         """
-        view = self._apply(self._target, partial(withdrawn, ends=self._ends, identity=self._identity()))
-        if MOVED_PROPERTY not in view.properties:
+        decide = partial(withdrawn, ends=self._ends, identity=self._identity(), copier=copier)
+        if MOVED_PROPERTY not in self._apply(self._target, decide).properties:
             raise Refused(f"{self._ends.target} has become the home of the catalog since; nothing was changed")
-        if self._target.served:
-            source, target = self._view_of(self._source), self._view_of(self._target)
-            entered = [entry.object_id for entry in target.all_of(TABLE) if source.find(entry.object_id) == entry]
-            self._apply(self._target, lambda _: (list(map(Remove, entered)), None))
+        source = self._view_of(self._source)
+        if MOVED_PROPERTY in source.properties:  # the entries of a server follow the fence
+            self._retry.call(partial(self._target.leave, tuple(source.all_of(TABLE)), self._alone))
         self._source.take_root(self._view_of(self._source))
         self._apply(self._source, partial(unfenced, ends=self._ends))
+        self._fenced, self._ended = False, True
 
     # -- the plan -----------------------------------------------------------------------------------------------
 
@@ -245,86 +242,7 @@ class HomeCopy:
             identity.require_at(self._places.root_uri)
         if rows is not None:
             rows.latest(self._places.probe_uri)  # an unreachable store must not stop the copy in the middle
-        return self._report(view, tuple(self._obstacles(view)), rows, done=False, dry_run=dry_run)
-
-    def _obstacles(self, view: CatalogView) -> Iterator[Obstacle]:
-        target = self._target.store
-        if not target.guarantees.properties:
-            for name in sorted(view.properties):
-                if not name.startswith(OWN_PROPERTIES):
-                    yield Obstacle("the root", f"{target.guarantees.home} cannot store the property {name!r}")
-        if self._target.served:
-            yield from self._unserved(view.properties)
-        if view.unnamed:
-            yield Obstacle("the root", f"{view.unnamed} rows have no object id or no type; remove them with pylance")
-        for entry in duplicates(all_entries(view)):
-            yield Obstacle(_name(entry), "two entries have this name; remove one with pylance")
-        for entry in all_entries(view):
-            reason = self._reason(entry)
-            if reason is not None:
-                yield Obstacle(_name(entry), reason)
-        if target.guarantees.shared and Copying.of(self._view_of(self._target).properties) is None:
-            yield from self._taken(view)
-        located = (entry for entry in all_entries(view) if entry.object_type == TABLE and entry.defect is None)
-        for batch in _batches(located, _BATCH):
-            faults = list(zip(batch, all_alongside(self._fault_of, batch), strict=True))
-            later = self._view_of(self._source) if any(fault is not None for _, fault in faults) else view
-            for entry, fault in faults:
-                if fault is not None and later.find(entry.object_id) == entry:  # no writer has dropped the table since
-                    yield Obstacle(_name(entry), fault)
-
-    def _unserved(self, properties: Mapping[str, str]) -> Iterator[Obstacle]:
-        """Yield what a server does not know of the root."""
-        for name in sorted(properties):
-            if not name.startswith(OWN_PROPERTIES):
-                yield Obstacle("the root", f"the REST protocol cannot set the property {name!r}; remove it")
-        rows = properties.get(COMMIT_STORE_PROPERTY)
-        if rows not in (None, _IN_STORAGE):
-            yield Obstacle(
-                "the root",
-                f"its versions are in the commit store {rows}, which a server does not read. Call change_commit_store "
-                f"with {_IN_STORAGE!r} first",
-            )
-
-    def _reason(self, entry: ManifestEntry) -> str | None:
-        """Return why the target cannot hold an entry; None if it can."""
-        store = self._target.store
-        reason = obstacle(entry, store.guarantees, store.location_of)
-        if reason is None:
-            try:
-                self._retry.call(partial(self._target.require_possible, entry))
-            except (AlreadyExists, InvalidInput, Unsupported) as error:
-                return str(error)
-        return reason
-
-    def _taken(self, view: CatalogView) -> Iterator[Obstacle]:
-        """Yield the entries whose names other software has in the target.
-
-        A home that the catalog had before has its own entries.
-        """
-        target = self._view_of(self._target)
-        if target.version:
-            return
-        for entry in all_entries(view):
-            present = target.find(entry.object_id)
-            if present is not None and is_taken(entry, present):
-                yield Obstacle(
-                    _name(entry), f"{self._ends.target} has an object of this name with another directory or properties"
-                )
-
-    def _fault_of(self, entry: ManifestEntry) -> str | None:
-        """Return why the directory of a table is not usable; None if it is."""
-        try:
-            table = Table.from_entry(entry)
-            self._places.dataset_root(table)
-            fault = self._retry.call(partial(self._source.fault_of, entry))
-            if fault is not None:
-                return fault
-            if self._retry.call(partial(self._places.is_occupied, table)):
-                return None
-        except Damaged as error:
-            return str(error)
-        return f"its directory {table.location!r} holds nothing; drop the table, or restore its directory"
+        return self._report(view, tuple(self._obstacles.of(view)), rows, done=False, dry_run=dry_run)
 
     def _require_possible(self, report: CatalogCopy) -> None:
         if report.obstacles:
@@ -343,6 +261,7 @@ class HomeCopy:
         progress(1, 5, "begin")
         self._begin(fenced=False)
         if self._target.served:
+            self._alone = True
             return
         for _ in range(_ROUNDS):
             progress(2, 5, "entries")
@@ -377,13 +296,13 @@ class HomeCopy:
         made = 0
         size = _BATCH if guarantees.atomic_changes else _STEPS
         ordered = _removals_first if self._target.served else _parents_last
-        for batch in _batches(ordered(self._changes(view, target, ids)), size):
+        for batch in batches(ordered(self._changes(view, target, ids)), size):
             for change in batch:
                 if isinstance(change, Put):
-                    reason = self._reason(change.entry)
+                    reason = self._obstacles.reason(change.entry)
                     if reason is not None:
                         raise Refused(
-                            f"{self._ends.target} cannot hold {_name(change.entry)}, which was created during the "
+                            f"{self._ends.target} cannot hold {name_of(change.entry)}, which was created during the "
                             f"copy: {reason}. {self._ends.source} is the home of the catalog"
                         )
                     if guarantees.shared and target.find(change.entry.object_id) is None:
@@ -422,10 +341,12 @@ class HomeCopy:
         view, changed = self._view_of(self._source), self._compared.changed()
         try:
             self._round(view, changed)
-        except (AlreadyExists, InvalidInput, Refused, Unsupported):
-            self._withdraw()
+            again = self._round(view, None if changed is None else self._compared.changed())
+        except LancekeepError as error:
+            if not isinstance(error, Retryable):
+                self._withdraw(self._copier)
             raise
-        if self._round(view, None if changed is None else self._compared.changed()):
+        if again:
             raise Damaged(
                 f"{self._ends.target} does not hold what was copied to it from {self._ends.source}: another process "
                 "writes there. Stop it, then call copy_catalog again"
@@ -477,10 +398,6 @@ def _found(view: CatalogView, ids: Iterable[str]) -> Iterator[ManifestEntry]:
     return filter(None, map(view.find, ids))
 
 
-def _name(entry: ManifestEntry) -> str:
-    return str(ObjectId.from_key(entry.object_id))
-
-
 def _parents_last(changes: Iterable[Change]) -> Iterator[Change]:
     """Order changes so that no namespace is removed before what is in it."""
     removed = []
@@ -495,9 +412,3 @@ def _parents_last(changes: Iterable[Change]) -> Iterator[Change]:
 def _removals_first(changes: Iterable[Change]) -> Iterator[Change]:
     """Order changes so that a directory is free before another name gets it."""
     return iter(sorted(changes, key=lambda change: not isinstance(change, Remove)))
-
-
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
