@@ -244,7 +244,7 @@ def test_table_that_is_dropped_while_the_plan_is_made_is_no_obstacle(
         return is_occupied(places, table)
 
     monkeypatch.setattr(Places, "is_occupied", drop_first)
-    monkeypatch.setattr("lancekeep.application.upkeep.catalog_copy.all_alongside", map)
+    monkeypatch.setattr("lancekeep.application.upkeep.copy_plan.all_alongside", map)
     assert copy(lake, "v2", url).done
     assert connect(lake, url).list_tables() == ["u"]
 

@@ -272,10 +272,9 @@ class ServedHome:
             found = list(self.view().all_of(TABLE))
         except Retryable:
             raise
-        except LancekeepError:  # the server shows nothing since it has one of the entries
-            if not alone:
-                raise
-            found = list(filter(None, map(self._table, map(ObjectId.from_key, sorted(self._sent)))))
+        except LancekeepError:  # such as of a server that shows nothing since it has one of the entries
+            names = sorted(self._sent) if alone else [entry.object_id for entry in tables]
+            found = list(filter(None, map(self._table, map(ObjectId.from_key, names))))
         entered = [entry for entry in found if entry.location in places]
         for entry, fault in zip(entered, all_alongside(self.fault_of, entered), strict=True):
             if fault is not None:
