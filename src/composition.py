@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lancekeep.adapters.commit_stores import open_commit_store
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from lancekeep.adapters.lance.engine import LanceEngine
     from lancekeep.application.certification import Certificate, Progress
     from lancekeep.application.rows.versions import Versions
+    from lancekeep.ports.committers import Committers
 
 CONDITIONAL_PUT = "conditional-put://"
 OWN_STORAGE_OPTIONS = frozenset({"fsync"})
@@ -181,10 +183,16 @@ def connect(
     return open_catalog(config)
 
 
-def open_catalog(config: ConnectionConfig) -> Catalog:
-    """Open the catalog of a resolved configuration; see `connect`."""
+def open_catalog(config: ConnectionConfig, committers: Path | None = None) -> Catalog:
+    """Open the catalog of a resolved configuration; see `connect`.
+
+    Args:
+        config: The configuration.
+        committers: The directory in which processes of this host agree which one commits the appends of a table; see
+            `UnixCommitters`. Ignored for the catalog of a server.
+    """
     try:
-        return _open_server(config) if config.impl == "rest" else _open(config)
+        return _open_server(config) if config.impl == "rest" else _open(config, committers)
     except LancekeepError as error:
         config.explain(error)
         raise
@@ -216,13 +224,13 @@ def _open_server(config: ConnectionConfig) -> Catalog:
     return served_catalog(server, engine, namespace, own)
 
 
-def _open(config: ConnectionConfig) -> Catalog:
+def _open(config: ConnectionConfig, committers: Path | None = None) -> Catalog:
     objects, root_key = objects_of(config)
     elsewhere = None
     if config.manifest_store is not None:
         elsewhere = open_manifest_store(config.manifest_store, config.manifest_store_options, objects, root_key)
     try:
-        catalog = assembled(config, objects, root_key, elsewhere)
+        catalog = assembled(config, objects, root_key, elsewhere, committers)
         ledger = directory_of(catalog).ledger
         properties = ledger.view().properties
     except LancekeepError as error:
@@ -253,6 +261,7 @@ def assembled(
     objects: ObjectStore,
     root_key: str,
     elsewhere: ClaimedManifestStore | ManifestStoreElsewhere | None,
+    committers: Path | None = None,
 ) -> Catalog:
     """Return the catalog of a configuration, whatever its home and commit store.
 
@@ -261,6 +270,7 @@ def assembled(
         objects: The object store of the root.
         root_key: The key of the root.
         elsewhere: The store of the entries; None if they are in the directory.
+        committers: As of `open_catalog`.
     """
     root, commit_store, unsafe = config.require_root(), config.commit_store, config.unsafe
     options, commit_store_options = config.storage_options, config.commit_store_options
@@ -341,10 +351,17 @@ def assembled(
         properties_at=properties_at,
         write_snapshot=None if elsewhere is None else ManifestSnapshot(elsewhere.url, objects, root_key).write,
         maintained=config.maintenance == AUTO,
+        committers=None if committers is None else _committers_in(committers),
     )
     rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()
     return catalog
+
+
+def _committers_in(directory: Path) -> Committers:
+    from lancekeep.adapters.committers.unix import UnixCommitters  # only workers of a server need it
+
+    return UnixCommitters(directory)
 
 
 def manifest_table(objects: ObjectStore, root_key: str) -> LanceManifestStore:

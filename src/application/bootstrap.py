@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
     from lancekeep.ports.commit_store import ExternalCommitStore
+    from lancekeep.ports.committers import Committers
     from lancekeep.ports.manifest_store import ManifestStore
     from lancekeep.ports.table_engine import TableEngine
 
@@ -58,6 +59,7 @@ def bootstrap(
     properties_at: PropertiesAt = lambda _: {},
     write_snapshot: WriteSnapshot | None = None,
     maintained: bool = False,
+    committers: Committers | None = None,
 ) -> Catalog:
     """Return the catalog in a directory; `Directory` describes the arguments."""
     directory = Directory(
@@ -72,6 +74,7 @@ def bootstrap(
         properties_at=properties_at,
         write_snapshot=write_snapshot,
         maintained=maintained,
+        committers=committers,
     )
     return Catalog(DirectoryServices(directory), places.root_uri, directory)
 

@@ -39,7 +39,7 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
     config, settings = task.config, task.settings
     plan = None if task.maintenance is None else read_plan(task.maintenance)
     with ExitStack() as stack:
-        namespace, root = stack.enter_context(namespace_of(config, native=task.native))
+        namespace, root = stack.enter_context(namespace_of(config, native=task.native, committers=task.committers))
         own = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
         base_paths = None if own is None else directory_of(own, "serve").versions.base_paths
         if own is not None and config.impl != "rest":
@@ -67,10 +67,15 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         )
 
         def end_background(seconds: float) -> bool:
-            start = time.monotonic()
-            ended = own is None or directory_of(own, "serve").automatic.close(seconds)
-            ended &= recorder is None or recorder.stop(max(0.0, start + seconds - time.monotonic()))
-            ended &= workers.stop(max(0.0, start + seconds - time.monotonic()))
-            return end_maintenance(max(0.0, start + seconds - time.monotonic())) and ended
+            end = time.monotonic() + seconds
+
+            def left() -> float:
+                return max(0.0, end - time.monotonic())
+
+            ended = own is None or directory_of(own, "serve").leave_committers(left())
+            ended &= own is None or directory_of(own, "serve").automatic.close(left())
+            ended &= recorder is None or recorder.stop(left())
+            ended &= workers.stop(left())
+            return end_maintenance(left()) and ended
 
         yield app, Served(root, page is not None), end_background

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import json
 import os
 import re
@@ -12,9 +13,10 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
 import httpx
+import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -29,6 +32,7 @@ from contracts.test_commit_stores import self_signed
 
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
+from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
@@ -62,9 +66,10 @@ class Running:
 
 
 @contextmanager
-def serve(tmp_path: Path, *arguments: str, **settings: str) -> Iterator[Running]:
+def serve(tmp_path: Path, *arguments: str, sqlite: bool = True, **settings: str) -> Iterator[Running]:
     line = [sys.executable, "-m", "lancekeep", "serve", f"{tmp_path}/lake", "--port", "0", "--workers", "2"]
-    line += ["--commit-store", f"sqlite://{tmp_path}/commits.db", "--storage-option", "fsync=false", *arguments]
+    line += ["--commit-store", f"sqlite://{tmp_path}/commits.db"] if sqlite else []
+    line += ["--storage-option", "fsync=false", *arguments]
     environment = {**os.environ, **{f"LANCEKEEP_SERVER__{name.upper()}": value for name, value in settings.items()}}
     pipe = subprocess.PIPE
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
@@ -189,6 +194,123 @@ def test_kills_and_reloads_lose_no_row(tmp_path: Path) -> None:
         assert server.process.returncode == 0
     catalog = lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite://{tmp_path}/commits.db")
     assert sorted(catalog.open("t").to_table()["number"].to_pylist()) == sorted([*inserted, 200_000])
+
+
+LOCK = re.compile(r"/lancekeep-committers-[^/]+/[0-9a-f]{32}$")
+
+
+def committers(pids: Iterable[int]) -> list[int]:
+    """Return the workers that hold the lock of a table."""
+    found = []
+    for pid in pids:
+        with suppress(OSError):
+            found += [pid for each in Path(f"/proc/{pid}/fd").iterdir() if LOCK.search(os.readlink(each))][:1]
+    return found
+
+
+class Inserts:
+    """Inserts of clients, each in a connection of its own, and what became of them.
+
+    Attributes:
+        inserted: The numbers that were acknowledged.
+        refused: The numbers of which nothing was inserted.
+        unknown: The tokens of inserts whose outcome is unknown.
+        open: The numbers of inserts of which nothing is known.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._client = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+        self.inserted: list[int] = []
+        self.refused: list[int] = []
+        self.unknown: dict[int, str] = {}
+        self.open: list[int] = []
+        self._done = Event()
+
+    def run(self, first: int) -> None:
+        for number in itertools.count(first):
+            if self._done.is_set():
+                return
+            try:
+                answer = self._client.post(f"{self._uri}/v1/table/t/insert", content=rows(number), headers=ARROW)
+            except httpx.TransportError:  # its worker was killed
+                self.open.append(number)
+                continue
+            if answer.status_code == 200:
+                self.inserted.append(number)
+            elif "resolve_token" in answer.json().get("context", {}):
+                self.unknown[number] = answer.json()["context"]["resolve_token"]
+            elif answer.status_code == 503:
+                self.open.append(number)
+            else:
+                assert answer.status_code == 409, answer.text
+                self.refused.append(number)
+
+    def run_keyed(self, first: int) -> None:
+        for number in itertools.count(first):
+            if self._done.is_set():
+                return
+            insert(self._client, self._uri, number)
+            self.inserted.append(number)
+
+    def go_on(self) -> None:
+        """Wait for some more inserts."""
+        enough = len(self.inserted) + 20
+        while len(self.inserted) < enough:
+            Event().wait(0.001)
+
+    def end(self) -> None:
+        self._done.set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="committers are shared on Linux only")
+@pytest.mark.parametrize("replacements", [0, 10])
+def test_committer_that_is_stopped_and_killed_loses_and_doubles_no_row(tmp_path: Path, replacements: int) -> None:
+    # A process that is stopped within a transaction of SQLite stops all others.
+    with (
+        serve(tmp_path, "--maintenance", "off", sqlite=False, shutdown_seconds="5") as server,
+        httpx.Client(timeout=60) as client,
+    ):
+        client.post(f"{server.uri}/v1/table/t/create", content=rows(-1), headers=ARROW).raise_for_status()
+        pids = {event["number"]: event["pid"] for event in (server.await_event("worker started") for _ in range(2))}
+        inserts = Inserts(server.uri)
+        with ThreadPoolExecutor(8) as threads:
+            running = [threads.submit(inserts.run, first) for first in range(0, 600_000, 100_000)]
+            running += [threads.submit(inserts.run_keyed, first) for first in (600_000, 700_000)]
+            try:
+                for left in range(replacements, -1, -1):
+                    inserts.go_on()
+                    [committer] = committers(pids.values())
+                    os.kill(committer, signal.SIGSTOP)
+                    inserts.go_on()  # by the other worker
+                    os.kill(committer, signal.SIGCONT)
+                    inserts.go_on()
+                    [committer] = committers(pids.values())
+                    os.kill(committer, signal.SIGKILL)
+                    inserts.go_on()
+                    for _ in range(3 if left else 0):
+                        started = server.await_event("worker started")
+                        if pids.get(started["number"]) == committer:
+                            server.process.send_signal(signal.SIGHUP)
+                        pids[started["number"]] = started["pid"]
+                    inserts.go_on()
+            except BaseException:
+                server.process.kill()
+                raise
+            finally:
+                inserts.end()
+            for each in running:
+                each.result()
+    catalog = lancekeep.connect(f"{tmp_path}/lake")
+    for number, token in inserts.unknown.items():
+        outcome = catalog.resolve(token)
+        place = {Committed: inserts.inserted, Conflict: inserts.refused}.get(type(outcome), inserts.open)
+        place.append(number)
+    found = Counter(lance.dataset(catalog.open("t").uri).to_table()["number"].to_pylist())
+    assert found == found & Counter([-1, *inserts.inserted, *inserts.open])
+    assert found & Counter(inserts.inserted) == Counter(inserts.inserted)
+    assert not found.keys() & set(inserts.refused)
 
 
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:

@@ -42,10 +42,11 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
     "application/rows/appends.py": (
         RECORDS,
         {
-            *("base", "committed", "error", "expected", "following", "is_owed", "is_owed_elsewhere", "is_served"),
+            *("base", "committed", "error", "expected", "is_owed", "is_owed_elsewhere", "is_served"),
             *("mark", "is_written", "pace", "patient_from", "waiting", "__cause__"),
         },
     ),
+    "application/rows/forwarding.py": (RECORDS, {"committed", "error", "is_dropped"}),
     "entrypoints/namespace/rest.py": (NAMES, {"__doc__", "__name__", "__qualname__", "setattr"}),
     "entrypoints/namespace/tables.py": (
         MODELS,

@@ -215,6 +215,7 @@ class TableCommits(Histories):
         check: Check,
         scheme: NamingScheme = NamingScheme.V2,
         confirm: Callable[[], object] = lambda: None,
+        announce: Callable[[Callable[[], CommitToken]], object] = lambda token: None,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Commit a manifest that this process has built.
 
@@ -228,6 +229,8 @@ class TableCommits(Histories):
             built: The version.
             check: Checks the manifest.
             scheme: How to name it. The caller must know that the version before it has such a name.
+            announce: Is called before anything is written, with a function that returns the token of the commit. An
+                error of it prevents the commit.
 
         Returns:
             The outcome. After a conflict also the known manifests of the version and of the versions after it; none if
@@ -243,6 +246,7 @@ class TableCommits(Histories):
         derived = self.rows.guarantees.derived
         manifest = None if derived else self.lineage.decode(root, staged, content)
         descendant = None if derived else self.lineage.require(root, staged, manifest, None)
+        announce(lambda: CommitToken(recognizable(staged, content)))
         found: Sequence[bytes] = ()
         if descendant is None:
             outcome, found = self._create_built(root, staged, content)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -24,10 +23,11 @@ from lancekeep.application.commits.table_commits import READ_AHEAD
 from lancekeep.application.concurrency import alongside, in_background, is_remote
 from lancekeep.application.rows.append_lines import Line, Lines, Predecessor
 from lancekeep.application.rows.digests import Recorder
+from lancekeep.application.rows.forwarding import Forwarding
 from lancekeep.application.rows.recorded_keys import Claim, RecordedKeys, TableKeys
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.waiting_appends import Append
+from lancekeep.application.rows.waiting_appends import Alone, Append, Dropped, announce, answer_all, unknown_append
 from lancekeep.application.rows.waiting_writers import WaitingWriters
 from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, PATIENCE, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
@@ -50,23 +50,13 @@ from lancekeep.domain.table import v1_table
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.format.json_files import version_hint
+from lancekeep.ports.committers import Committers
 from lancekeep.ports.table_engine import TableEngine
 
 T = TypeVar("T")
 
 _HINT_EVERY = 16
 """A version hint this far behind costs a reader of local files a few microseconds per version."""
-
-
-@attrs.frozen
-class Alone:
-    """The append has to commit alone, through the table engine.
-
-    Attributes:
-        reader: a stream of all its rows.
-    """
-
-    reader: Any
 
 
 @attrs.frozen
@@ -101,6 +91,7 @@ class Appends:
         lines: The appends that wait.
         waiting: The writers of other processes that have lost a commit.
         keys: The keys of earlier appends.
+        committers: The processes of this host that commit appends; None if this process commits its own.
         clock: Returns monotonic seconds.
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
@@ -112,6 +103,7 @@ class Appends:
         lines: Lines,
         waiting: WaitingWriters,
         keys: RecordedKeys,
+        committers: Committers | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = time.time_ns,
@@ -123,6 +115,10 @@ class Appends:
         self._keys = keys
         self._clock = clock
         self._now = now
+        self._forwarding = None
+        if committers is not None:
+            sleep = versions.commits.retry.sleep
+            self._forwarding = Forwarding(committers, self._enter, versions.resolve, clock, sleep)
 
     def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
         """Append a stream of batches, together with the appends that wait.
@@ -145,9 +141,12 @@ class Appends:
         if rows is None or is_alone:
             refuse_to_share()
             return Alone(reader)
-        append = Append(rows, None if shared is None else shared.key)
-        self._enter(table, append)
-        append.wait()
+        key = None if shared is None else shared.key
+        append = None if self._forwarding is None else self._forwarding.forward(table, rows, key)
+        if append is None:
+            append = Append(rows, key)
+            self._enter(table, append)
+            append.wait()
         if append.error is not None:
             raise copy(append.error) from append.error  # several threads raise it
         if append.committed is None:
@@ -157,6 +156,8 @@ class Appends:
 
     def are_recent(self, table: ObjectId) -> bool:
         """Return whether appends to a table commit now, or did a moment ago."""
+        if self._forwarding is not None and self._forwarding.are_recent(table):
+            return True
         line = self._lines.find(table)
         return line is not None and (line.is_served or line.pace.is_recent(self._clock()))
 
@@ -189,7 +190,7 @@ class Appends:
             waiting, line.waiting, line.is_served = line.waiting, [], False
         for append in waiting:
             append.error = error
-            append.answer()
+        answer_all(waiting)
 
     def _serve(self, line: Line) -> None:
         try:
@@ -217,9 +218,7 @@ class Appends:
             try:
                 self._commit(line, group)
             finally:
-                for append, following in pairwise(group):
-                    append.following = following
-                group[0].answer()
+                answer_all(group)
 
     def _pause(self, line: Line) -> None:
         breath = line.pace.breath(self._clock(), line.others)
@@ -325,9 +324,9 @@ class Appends:
                 base = self._load(line.table)
                 met = not base.version.rebased
             for attempt in range(ATTEMPTS):
-                left = group
+                left: Sequence[Append] = [append for append in group if not append.is_dropped]
                 if keys is not None and keys.is_behind(*_place(base)):
-                    left = self._unrecorded(keys, group, base)
+                    left = self._unrecorded(keys, left, base)
                 if len(left) < len(group) or not base.has_layout_of(written_for):
                     self._discard(files)
                     group, written_for = left, base
@@ -348,7 +347,12 @@ class Appends:
                 following, built = base.version.followed_by(
                     files.data, files.transaction, self._now(), str(line.table), hashed=hashed
                 )
-                outcome, found = self._versions.commit_built(base.table, built, noted=False)
+                try:
+                    outcome, found = self._versions.commit_built(
+                        base.table, built, noted=False, announce=partial(announce, appends)
+                    )
+                except Dropped:
+                    continue  # without the dropped appends
                 if not isinstance(outcome, Conflict):
                     committed = raise_unless_committed(outcome, str(line.table))
                     if files.claim is not None:
@@ -565,14 +569,6 @@ class Appends:
 
 def _place(base: Predecessor) -> tuple[DatasetRoot, int, str]:
     return base.root, base.version.version, base.version.transaction
-
-
-def unknown_append() -> StoreUnavailable:
-    """Return the error of a keyed append whose effect cannot be determined any more."""
-    return StoreUnavailable(
-        "whether an attempt of the request was committed cannot be determined: the version that shows it was removed, "
-        "by a clean-up or with its table. Check the rows of the table, and send what is missing with a new key"
-    )
 
 
 def _note(recorder: Recorder, files: _Files, version: Appendable, committed: Committed, manifest: bytes) -> None:

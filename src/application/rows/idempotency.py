@@ -14,9 +14,9 @@ import attrs
 from lancekeep.application.commits.keyed_requests import Sharing, performing, sharing
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
-from lancekeep.application.rows.appends import unknown_append
 from lancekeep.application.rows.recorded_keys import RecordedKeys, holds_keys, requests_directory
 from lancekeep.application.rows.versions import Versions
+from lancekeep.application.rows.waiting_appends import unknown_append
 from lancekeep.domain import recorded_keys
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
 from lancekeep.domain.commit import Committed, Unknown

@@ -298,6 +298,7 @@ class Versions:
         *,
         scheme: NamingScheme | None = None,
         noted: bool = True,
+        announce: Callable[[Callable[[], CommitToken]], object] = lambda token: None,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Make a version that this process has built the next version of a table.
 
@@ -311,7 +312,7 @@ class Versions:
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
-            root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm
+            root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm, announce=announce
         )
         if noted:
             self.note(table, None, outcome)

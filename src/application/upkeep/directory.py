@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
     from lancekeep.domain.catalog import CatalogView
     from lancekeep.ports.commit_store import ExternalCommitStore
+    from lancekeep.ports.committers import Committers
     from lancekeep.ports.manifest_store import ManifestStore
     from lancekeep.ports.table_engine import TableEngine
 
@@ -80,6 +81,7 @@ class Directory:
         properties_at: Returns the properties of the catalog at another root.
         write_snapshot: Writes the entries for native readers; None if native readers see them in any case.
         maintained: Whether this process maintains the tables to which it commits.
+        committers: The processes of this host that commit appends; None if this process commits its own.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Directory:
         properties_at: PropertiesAt = lambda _: {},
         write_snapshot: WriteSnapshot | None = None,
         maintained: bool = False,
+        committers: Committers | None = None,
     ) -> None:
         self.places = places
         self.ledger = Ledger(manifest, commits, places.root_uri, managed=managed, new_id=new_id)
@@ -106,6 +109,7 @@ class Directory:
         self._engine_over = engine_over
         self._file_digest = file_digest
         self._is_maintained = maintained
+        self._committers = committers
 
     @property
     def commits(self) -> TableCommits:
@@ -266,7 +270,7 @@ class Directory:
     def _appends(self) -> Appends:
         from lancekeep.application.rows.appends import Appends
 
-        return Appends(self.versions, self.engine, self._lines, self._waiting, self._keys)
+        return Appends(self.versions, self.engine, self._lines, self._waiting, self._keys, self._committers)
 
     @part
     def _lines(self) -> Lines:
@@ -316,8 +320,14 @@ class Directory:
             self.ledger, self.places, self.clones, self.engine, self.compactions, self._committed
         )
 
+    def leave_committers(self, seconds: float) -> bool:
+        """Take no more appends of other processes; see `Committers.leave`."""
+        return self._committers is None or self._committers.leave(seconds)
+
     def close(self) -> None:
         """End maintenance, record digests, and release the connections. Idempotent."""
+        if self._committers is not None:
+            self._committers.close()
         for working in (Directory.automatic.made(self), Directory.recorder.made(self)):
             if working is not None:
                 working.close()

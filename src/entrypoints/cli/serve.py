@@ -70,7 +70,7 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         from lancekeep.entrypoints.rest.listening import listen, url_of
         from lancekeep.entrypoints.rest.logs import log_everything, log_of
         from lancekeep.entrypoints.rest.settings import ServerSettings
-        from lancekeep.entrypoints.rest.task import Served, Task, require_sharable
+        from lancekeep.entrypoints.rest.task import Served, Task, require_sharable, shared_committers
         from lancekeep.entrypoints.rest.workers import Supervisor
         from lancekeep.entrypoints.subscribers import configured_subscribers
     except ModuleNotFoundError as error:
@@ -114,7 +114,8 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
             Server(app, settings, end_background).serve_on(partial(announce, served))
         return
     require_sharable(config)
-    with listen(settings.host, settings.port) as listener:
+    with listen(settings.host, settings.port) as listener, shared_committers() as committers:
+        task = attrs.evolve(task, committers=committers)
         url = url_of(listener, settings.scheme)
         log_everything(settings)
         supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log)

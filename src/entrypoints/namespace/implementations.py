@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import lance_namespace as api
 
@@ -16,12 +17,15 @@ from lancekeep.entrypoints.namespace.rest import RestNamespace
 
 
 @contextmanager
-def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[tuple[api.LanceNamespace, str]]:
+def namespace_of(
+    config: ConnectionConfig, *, native: bool = False, committers: Path | None = None
+) -> Iterator[tuple[api.LanceNamespace, str]]:
     """Open the namespace of a configuration.
 
     Args:
         config: The configuration.
         native: Open the root with the directory namespace of pylance.
+        committers: As of `open_catalog`.
 
     Yields:
         The namespace, and its root for messages.
@@ -48,6 +52,6 @@ def namespace_of(config: ConnectionConfig, *, native: bool = False) -> Iterator[
             namespace.server.honours_keys()  # fail now, not at the first request
             yield namespace, namespace.server.uri
     else:
-        with open_catalog(config) as catalog:
+        with open_catalog(config, committers) as catalog:
             vend, master = config.vend_input_storage_options, config.spark_master
             yield CatalogNamespace(catalog, vend_storage_options=vend, spark_master=master), catalog.root_uri

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import attrs
 
@@ -23,6 +27,7 @@ class Task:
         maintenance: The file of the policy by which this process maintains tables; None if it does not.
         records: Whether this process records and delivers events, if the settings say so.
         subscribers: The subscribers of events.
+        committers: The directory in which the workers agree which one commits the appends of a table; None without.
     """
 
     config: ConnectionConfig
@@ -31,6 +36,7 @@ class Task:
     maintenance: Path | None = None
     records: bool = True
     subscribers: tuple[ConfiguredSubscriber, ...] = ()
+    committers: Path | None = None
 
     def of_worker(self, number: int) -> Task:
         """Return the task of one worker.
@@ -65,3 +71,17 @@ def require_sharable(config: ConnectionConfig) -> None:
     for place in (config.root, config.commit_store):
         if place is not None and place.startswith("memory:"):
             raise InvalidInput(f"{place} is in the memory of one process; serve it with --workers 1")
+
+
+@contextmanager
+def shared_committers() -> Iterator[Path | None]:
+    """Make the directory in which workers agree on committers.
+
+    Yields:
+        The directory, which is removed at the end; None if the system does not permit `UnixCommitters`.
+    """
+    if sys.platform != "linux":
+        yield None
+        return
+    with TemporaryDirectory(prefix="lancekeep-committers-", ignore_cleanup_errors=True) as directory:  # of mode 0700
+        yield Path(directory)

@@ -1,0 +1,299 @@
+"""One process commits the appends of a table for all processes of a host: no row is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from appending import held_back
+
+import lancekeep
+from lancekeep.adapters.committers import unix
+from lancekeep.application.catalog import directory_of
+from lancekeep.application.rows import forwarding
+from lancekeep.application.rows.idempotency import Answer, Attempt
+from lancekeep.composition import open_catalog
+from lancekeep.config import ConnectionConfig, given
+from lancekeep.domain.commit import Committed
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import InvalidInput, TableNotFound
+from lancekeep.domain.idempotency import RequestKey
+from lancekeep.domain.identifiers import ObjectId
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="committers are shared on Linux only")
+
+
+def table(number: int) -> pa.Table:
+    return pa.table({"number": pa.array([number], pa.int64())})
+
+
+class Host:
+    """A host with several processes that use one catalog.
+
+    The first process commits the appends of the table ``t``.
+    """
+
+    def __init__(self, root: Path, store: str) -> None:
+        self._committers = root / "committers"
+        self._committers.mkdir(mode=0o700)
+        self._root, self._store = str(root / "lake"), store or None
+        self.opened: list[lancekeep.Catalog] = []
+        self.first, self.other = self.process(), self.process()
+        self.first.write("t", table(0))
+        self.first.write("t", table(1), "append")
+
+    def process(self) -> lancekeep.Catalog:
+        catalog = open_catalog(
+            ConnectionConfig.resolve(given(root=self._root, commit_store=self._store)), self._committers
+        )
+        self.opened.append(catalog)
+        return catalog
+
+    def elsewhere(self) -> lancekeep.Catalog:
+        """Open the catalog in a process of another host."""
+        return lancekeep.connect(self._root, commit_store=self._store)
+
+    def rows(self) -> Counter[int]:
+        """Return the rows that plain pylance reads."""
+        return Counter(lance.dataset(self.first.open("t").uri).to_table()["number"].to_pylist())
+
+    def versions(self) -> int:
+        version: int = self.first.open("t").version
+        return version
+
+
+@pytest.fixture(params=["storage", "sqlite"])
+def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    for name in ("UNUSED", "SILENCE"):  # times do not count here
+        monkeypatch.setattr(unix, name, 300.0)
+    host = Host(tmp_path, f"sqlite://{tmp_path}/commits.db" if request.param == "sqlite" else "")
+    yield host
+    for catalog in host.opened:
+        catalog.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def append(catalog: lancekeep.Catalog, number: int) -> Any:
+    return catalog.write("t", table(number), "append")
+
+
+def commits_own(catalog: lancekeep.Catalog, name: str = "t") -> bool:
+    """Return whether this process commits appends to a table."""
+    return ObjectId((name,)) in directory_of(catalog).versions.lines._lines
+
+
+class Stopped:
+    """A committer that stops once, before or after a step of its next commit.
+
+    Attributes:
+        reached: Is set when it has stopped.
+        permitted: Lets it go on.
+    """
+
+    def __init__(self, catalog: lancekeep.Catalog, point: str) -> None:
+        self.reached, self.permitted = Event(), Event()
+        commits = directory_of(catalog).versions.commits
+        when, step = point.split(" the ")
+        create = "_create_built" if commits.rows.guarantees.derived else "_settle"
+        name = {"token": "commit_built", "manifest": create}[step]
+        perform = getattr(commits, name)
+
+        def stopping(*arguments: Any, **named: Any) -> Any:
+            if when == "before":
+                self._stop()
+            result = perform(*arguments, **named)
+            if when == "after":
+                self._stop()
+            return result
+
+        setattr(commits, name, stopping)
+
+    def _stop(self) -> None:
+        if not self.reached.is_set():
+            self.reached.set()
+            assert self.permitted.wait(60)
+
+
+def give_up(catalog: lancekeep.Catalog) -> None:
+    """Fence the committers of a process, as it does if they are silent."""
+    committers: Any = directory_of(catalog)._committers
+    committers._avoided = dict.fromkeys(committers._committers, float("inf"))
+    for each in list(committers._committers.values()):
+        each.end()
+
+
+def test_appends_of_all_processes_share_commits(host: Host, pool: ThreadPoolExecutor) -> None:
+    before = host.versions()
+    held_back(host.first, until=4)
+    catalogs = (host.first, host.other, host.other, host.process())
+    answers = list(pool.map(append, catalogs, range(2, 6)))
+    assert {answer.version for answer in answers} == {before + 1}
+    assert [answer.rows for answer in answers] == [1] * 4
+    assert not commits_own(host.other)
+    assert directory_of(host.other).writes._appends.are_recent(ObjectId(("t",)))
+    assert host.rows() == Counter(range(6))
+
+
+def test_what_one_process_refuses_the_other_hears(host: Host) -> None:
+    host.first.write("r", table(5), properties={"constraint.positive": "number > 0"})
+    host.first.write("r", table(6), "append")
+    with pytest.raises(InvalidInput, match="positive"):
+        host.other.write("r", table(-1), "append")
+    host.other.write("r", table(7), "append")
+    assert not commits_own(host.other, "r")
+    with pytest.raises(TableNotFound):
+        host.other.write("absent", table(1), "append")
+    assert sorted(lance.dataset(host.first.open("r").uri).to_table()["number"].to_pylist()) == [5, 6, 7]
+    host.first.write("two", pa.table({"a": [1], "b": [2]}))
+    host.first.write("two", pa.table({"a": [1], "b": [2]}), "append")
+    host.other.write("two", pa.table({"b": [2], "a": [1]}), "append")  # by the engine alone
+    assert lance.dataset(host.first.open("two").uri).to_table().to_pylist() == [{"a": 1, "b": 2}] * 3
+
+
+def test_large_append_is_not_sent(host: Host) -> None:
+    with pytest.raises(lancekeep.InvalidInput):
+        host.other.write("t", pa.table({"text": ["x" * (9 << 20)]}), "append")
+    host.other.write("t", pa.table({"number": pa.nulls(2 << 20, pa.int64())}), "append")
+    assert host.rows() == Counter({0: 1, 1: 1, None: 2 << 20})
+
+
+@pytest.mark.parametrize("point", ["before the token", "before the manifest", "after the manifest"])
+def test_stopped_committer_commits_nothing_that_was_given_up(
+    host: Host, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(forwarding, "SETTLED_WITHIN", 0.0)
+    stopped = Stopped(host.first, point)
+    answer = pool.submit(append, host.other, 2)
+    assert stopped.reached.wait(60)
+    give_up(host.other)
+    try:
+        committed, token = answer.result(60), None
+    except CommitUnknown as error:
+        committed, token = None, error.token
+    derived = directory_of(host.first).versions.commits.rows.guarantees.derived  # otherwise the asker completes it
+    assert (token is not None) == (point == "before the manifest" and derived)
+    stopped.permitted.set()
+    assert append(host.first, 3).rows == 1
+    assert host.rows() == Counter(range(4))
+    if token is not None:
+        committed = host.other.resolve(token)
+    assert isinstance(committed, Committed)
+    assert 2 in lance.dataset(host.first.open("t").uri, version=committed.version).to_table()["number"].to_pylist()
+
+
+def test_lost_attempt_of_a_stopped_committer_is_repeated_by_the_asker(host: Host, pool: ThreadPoolExecutor) -> None:
+    stopped = Stopped(host.first, "before the manifest")
+    answer = pool.submit(append, host.other, 2)
+    assert stopped.reached.wait(60)
+    append(host.elsewhere(), 3)
+    give_up(host.other)
+    assert answer.result(60).rows == 1
+    stopped.permitted.set()
+    append(host.first, 4)
+    assert host.rows() == Counter(range(5))
+
+
+def test_announced_version_that_another_process_commits_later_settles_the_appends(
+    host: Host, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "SETTLED_WITHIN", 60.0)
+    resolved = Event()
+    resolve = directory_of(host.other).writes._appends._forwarding._resolve  # type: ignore[union-attr]
+
+    def watched(token: Any) -> Any:
+        outcome = resolve(token)
+        resolved.set()
+        return outcome
+
+    directory_of(host.other).writes._appends._forwarding._resolve = watched  # type: ignore[union-attr]
+    held_back(host.first, until=2)
+    stopped = Stopped(host.first, "before the manifest")
+    answers = [pool.submit(append, host.other, number) for number in (2, 3)]
+    assert stopped.reached.wait(60)
+    give_up(host.other)
+    assert resolved.wait(60)
+    append(host.elsewhere(), 4)
+    assert [answer.result(60).rows for answer in answers] == [1, 1]
+    stopped.permitted.set()
+    append(host.first, 5)
+    assert host.rows() == Counter(range(6))
+
+
+def test_rest_of_a_group_is_committed_without_what_was_given_up(host: Host, pool: ThreadPoolExecutor) -> None:
+    held_back(host.first, until=2)
+    stopped = Stopped(host.first, "before the token")
+    answers = [pool.submit(append, catalog, number) for catalog, number in ((host.first, 2), (host.other, 3))]
+    assert stopped.reached.wait(60)
+    give_up(host.other)
+    assert answers[1].result(60).rows == 1
+    stopped.permitted.set()
+    assert answers[0].result(60).rows == 1  # as a group's; the engine counts none
+    assert answers[0].result().version != answers[1].result().version
+    assert host.rows() == Counter(range(4))
+
+
+def keyed(catalog: lancekeep.Catalog, number: int, key: str) -> int:
+    """Append a row as a server does for a keyed request, and return the version that is answered."""
+
+    def answer(committed: Any) -> Answer:
+        return Answer(json.dumps(committed.version))
+
+    request = RequestKey.of("ann", "insert_into_table", ("t",), key)
+    attempt = Attempt(
+        fingerprint=str(number), act=lambda: answer(append(catalog, number)), committed=answer, shares=True
+    )
+    version: int = json.loads(directory_of(catalog).requests.perform(request, attempt))
+    return version
+
+
+def test_keyed_append_has_one_effect_through_any_process(host: Host, pool: ThreadPoolExecutor) -> None:
+    keys = [str(uuid4()) for _ in range(3)]
+    held_back(host.first, until=3)
+    versions = list(pool.map(keyed, (host.other, host.first, host.other), range(2, 5), keys))
+    assert len(set(versions)) == 1
+    assert list(map(keyed, (host.first, host.other, host.first), range(2, 5), keys)) == versions
+    with pytest.raises(InvalidInput):
+        keyed(host.first, 9, keys[0])
+    assert not commits_own(host.other)
+    assert host.rows() == Counter(range(5))
+
+
+def test_keyed_append_that_was_given_up_is_repeated_once(host: Host, pool: ThreadPoolExecutor) -> None:
+    key = str(uuid4())
+    stopped = Stopped(host.first, "before the token")
+    answer = pool.submit(keyed, host.other, 2, key)
+    assert stopped.reached.wait(60)
+    give_up(host.other)
+    version = answer.result(60)
+    stopped.permitted.set()
+    append(host.first, 3)
+    assert keyed(host.first, 2, key) == keyed(host.other, 2, key) == version
+    assert host.rows() == Counter(range(4))
+
+
+def test_other_process_commits_after_the_end_of_the_first(host: Host) -> None:
+    append(host.other, 2)
+    with closing(host.first):
+        pass
+    append(host.other, 3)
+    assert commits_own(host.other)
+    third = host.process()
+    append(third, 4)
+    assert not commits_own(third)
+    assert Counter(lance.dataset(host.other.open("t").uri).to_table()["number"].to_pylist()) == Counter(range(5))
