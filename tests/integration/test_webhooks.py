@@ -438,9 +438,8 @@ def test_two_servers_deliver_everything_in_order(
         counts = list(pool.map(work, range(2)))
     assert receiver.ids() == expected
     assert sum(counts) >= len(expected)
-    positions = list((tmp_path / "lake/.lancekeep-events/subscribers/hook/positions").iterdir())
-    assert len(positions) == 1
-    assert json.loads(positions[0].read_text())["cursor"] == catalog.events.latest()
+    last = max((tmp_path / "lake/.lancekeep-events/subscribers/hook/positions").iterdir())
+    assert json.loads(last.read_text())["cursor"] == catalog.events.latest()
 
 
 def test_one_of_several_servers_delivers_and_the_next_goes_on(
