@@ -90,11 +90,12 @@ def test_statements_of_spark_sql(settings: Mapping[str, str], tmp_path: Path) ->
         "CREATE TABLE lake.travel.t AS SELECT id, concat('n', id) name FROM range(4);\n"
         "MERGE INTO lake.travel.t t USING (SELECT 1L id, 'm' name UNION ALL SELECT 9L, 'new') s ON t.id = s.id\n"
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *;\n"
+        "CREATE INDEX names ON lake.travel.t USING bitmap (name);\n"
         "SELECT version, operation FROM lake.travel.t.history ORDER BY version;\n"
     )
     configured = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     said = run([str(HOME / "bin" / "spark-sql"), "--master", "local[1]", *configured, "-f", str(script)], tmp_path)
-    assert said[-2:] == ["1\tOverwrite", "2\tUpdate"]
+    assert said[-3:] == ["1\tOverwrite", "2\tUpdate", "3\tCreateIndex"]
     assert rows(tmp_path, "travel.t") == [(0, "n0"), (1, "m"), (2, "n2"), (3, "n3"), (9, "new")]
 
 

@@ -388,3 +388,91 @@ def test_contradicting_row_ids_are_refused_before_anything_is_written(lake: Lake
     )
     assert lake.catalog.describe_table(TABLE).version == version
     assert lake.catalog.list_tables() == []
+
+
+def kinds_of_indexes(dataset: lance.LanceDataset) -> dict[str, tuple[str, list[str]]]:
+    return {each.name: (each.index_type, list(each.field_names)) for each in dataset.describe_indices()}
+
+
+def test_indexes_are_created_and_dropped_by_statements(lake: Lake) -> None:
+    lake.sql("CREATE INDEX names ON lake.ns.t USING bitmap (name)")
+    lake.sql("CREATE INDEX IF NOT EXISTS names ON lake.ns.t (id)")
+    lake.sql("CREATE INDEX plain ON TABLE lake.ns.t (name)")
+    indexes = {"id_idx": ("BTree", ["id"]), "names": ("Bitmap", ["name"]), "plain": ("BTree", ["name"])}
+    assert kinds_of_indexes(lake.stored()) == indexes
+    assert lake.sql("SELECT id FROM lake.ns.t WHERE name = 'c'") == [(3,)]
+
+    lake.catalog.branches.create(TABLE, "dev", None, None)
+    before = lake.stored().version
+    for statement, error in [
+        ("CREATE INDEX names ON lake.ns.t (name)", "has an index 'names'; drop it first"),
+        ("CREATE INDEX i ON lake.ns.t (id, name)", "an index is of one column"),
+        ("CREATE INDEX i ON lake.ns.t USING nothing (id)", "unknown kind of index 'NOTHING'"),
+        ("CREATE INDEX i ON lake.ns.t (id) OPTIONS ('sizes' = '3')", "there is no option 'sizes'; choose metric"),
+        ("CREATE INDEX i ON lake.ns.t (id) OPTIONS ('partitions' = 'x')", "an option is no number"),
+        ("CREATE INDEX i ON lake.ns.t (id) OPTIONS ('partitions' = '3')", "BTREE is none"),
+        ("CREATE INDEX i ON lake.ns.t (id OPTIONS ('partitions' = '3'))", "put OPTIONS after the column"),
+        ("CREATE INDEX i ON lake.ns.t (nothing)", "nothing"),
+        ("CREATE INDEX i ON lake.ns.t.branch_dev (id)", "the branch 'dev'"),
+        ("DROP INDEX nothing ON lake.ns.t", "no index 'nothing'"),
+        ("DROP INDEX names ON lake.ns.t.branch_dev", "the branch 'dev'"),
+    ]:
+        lake.refuses(statement, error)
+    assert (lake.stored().version, kinds_of_indexes(lake.stored())) == (before, indexes)
+
+    lake.sql("DROP INDEX names ON lake.ns.t")
+    lake.sql("DROP INDEX IF EXISTS names ON lake.ns.t")
+    assert kinds_of_indexes(lake.stored()) == {name: indexes[name] for name in ("id_idx", "plain")}
+    assert lake.stored().version == before + 1
+
+
+def test_vector_index_is_created_by_a_statement(lake: Lake) -> None:
+    vectors = pa.array([[float(number), 1.0] for number in range(64)], pa.list_(pa.float32(), 2))
+    lake.catalog.write("ns.v", pa.table({"v": vectors}))
+    lake.sql("CREATE INDEX near ON lake.ns.v USING ivf_flat (v) OPTIONS ('metric' = 'cosine', 'partitions' = '2')")
+    dataset = lance.dataset(lake.catalog.describe_table("ns.v").uri)
+    [found] = dataset.stats.index_stats("near")["indices"]
+    assert (found["metric_type"], found["num_partitions"]) == ("cosine", 2)
+
+
+def test_statements_comment_describe_and_cache(lake: Lake) -> None:
+    for statement in [
+        "COMMENT ON TABLE lake.ns.t IS 'things'",
+        "COMMENT ON COLUMN lake.ns.t.id IS 'the key'",
+        "COMMENT ON NAMESPACE lake.ns IS 'mine'",
+        "REFRESH TABLE lake.ns.t",
+        "CACHE TABLE lake.ns.t",
+        "UNCACHE TABLE lake.ns.t",
+    ]:
+        lake.sql(statement)
+    assert lake.catalog.find_table("ns.t").properties == {"comment": "things"}
+    assert lake.catalog.describe_namespace("ns").properties["comment"] == "mine"
+    assert lake.stored().schema.field("id").metadata == {b"comment": b"the key"}
+    assert ("comment", "the key") in lake.sql("DESCRIBE lake.ns.t id")
+    [(namespace, table, is_temporary, shown)] = lake.sql("SHOW TABLE EXTENDED IN lake.ns LIKE 't'")
+    assert (namespace, table, is_temporary) == ("ns", "t", False)
+    assert "Comment: things" in shown
+
+
+def test_absent_statements_are_refused_before_any_effect(lake: Lake) -> None:
+    for statement, error in [
+        ("ANALYZE TABLE lake.ns.t COMPUTE STATISTICS", "ANALYZE TABLE is not supported for v2 tables"),
+        ("CREATE TABLE lake.ns.u (id INT) CLUSTER BY (id)", "CLUSTER BY are not supported.*use CREATE INDEX"),
+        ("CREATE TABLE lake.ns.u (d DATE) PARTITIONED BY (d)", "make a partitioned namespace"),
+        ("CREATE TABLE lake.ns.u (id INT) STORED AS PARQUET", "STORED AS.*tables here are Lance tables"),
+        ("CREATE TABLE lake.ns.u (id INT) ROW FORMAT SERDE 'x'", "ROW FORMAT.*tables here are Lance tables"),
+        ("CREATE TABLE lake.ns.u (id BIGINT GENERATED ALWAYS AS IDENTITY)", "does not support identity column"),
+        ("CREATE TABLE lake.ns.u (id INT UNIQUE)", "only CHECK constraints.*upsert_from"),
+        ("ALTER TABLE lake.ns.t ADD CONSTRAINT pk PRIMARY KEY (id)", "only CHECK constraints.*upsert_from"),
+        ("ALTER TABLE lake.ns.t REPLACE COLUMNS (other INT)", "REPLACE COLUMNS would remove the values"),
+        ("ALTER TABLE lake.ns.t RECOVER PARTITIONS", "RECOVER PARTITIONS is not supported"),
+        ("ALTER NAMESPACE lake.ns SET LOCATION '/tmp/x'", "LOCATION of a namespace is not supported"),
+        ("TRUNCATE TABLE lake.ns.t PARTITION (id = 1)", "does not support partition management"),
+        ("LOAD DATA INPATH '/tmp/x' INTO TABLE lake.ns.t", "LOAD DATA is not supported"),
+        ("CREATE FUNCTION lake.ns.f(x INT) RETURNS INT RETURN x", "does not support CREATE FUNCTION"),
+        ("SHOW FUNCTIONS IN lake.ns", "does not support functions"),
+        ("SHOW PARTITIONS lake.ns.t", "does not support partition management"),
+        ("DESCRIBE TABLE EXTENDED lake.ns.t AS JSON", "AS JSON is not supported"),
+    ]:
+        lake.refuses(statement, error)
+    assert (lake.ids(), lake.stored().version, lake.catalog.list_tables("ns")) == ([1, 3, 4], 4, ["t"])

@@ -40,6 +40,11 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     unknown = by_kind.keys() - _COLUMN_CHANGES.keys() - _PROPERTY_CHANGES
     if unknown:
         raise Unsupported(f"{table}: a Lance table cannot be altered by {_WORDS.get(min(unknown), min(unknown))}")
+    if by_kind.keys() >= {"DeleteColumn", "AddColumn"}:  # no other statement has both
+        raise Unsupported(
+            f"{table}: REPLACE COLUMNS would remove the values of all columns. Use ADD, DROP, RENAME and ALTER COLUMN, "
+            "or CREATE OR REPLACE TABLE"
+        )
     given = {change.property(): change.value() for change in by_kind.pop("SetProperty", [])}
     removed = [change.property() for change in by_kind.pop("RemoveProperty", [])]
     stored = catalog.find_table(table).properties
@@ -65,7 +70,10 @@ def constraint_property(constraint: Any) -> dict[str, str]:
         Unsupported: It is not a CHECK, or it is not enforced.
     """
     if constraint.getClass().getSimpleName() != "Check" or not constraint.enforced():
-        raise Unsupported(f"{constraint.toDDL()}: only CHECK constraints that are enforced are supported")
+        raise Unsupported(
+            f"{constraint.toDDL()}: only CHECK constraints that are enforced are supported. MERGE, and the procedure "
+            "upsert_from, take the columns of a key by name"
+        )
     return {CONSTRAINT + constraint.name(): constraint.predicateSql()}
 
 

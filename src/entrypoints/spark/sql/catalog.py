@@ -43,6 +43,8 @@ from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION
 from lancekeep.entrypoints.spark.sql.views import ViewCatalog, object_id
 
 _PROVIDERS = (PROVIDER, "lance")
+_HIVE = ("hive.stored-as", "hive.input-format", "hive.output-format", "hive.serde")
+"""The properties that Spark makes of the clauses for files of Hive."""
 
 
 class SqlCatalog(ViewCatalog):
@@ -420,8 +422,9 @@ class SqlCatalog(ViewCatalog):
         (info,) = definition
         if len(info.partitions()):
             raise Unsupported(
-                "PARTITIONED BY and CLUSTERED BY are not supported: Lance tables have no partitions, and find rows by "
-                "statistics and indexes instead. Leave it out."
+                "PARTITIONED BY, CLUSTERED BY and CLUSTER BY are not supported: Lance tables have no partitions, and "
+                "find rows by statistics and indexes instead. Leave it out, and use CREATE INDEX. To divide rows into "
+                "tables that are read as one, make a partitioned namespace with catalog.partitions.create."
             )
         columns = struct(info.schema())
         properties = _definition(info.properties(), "a table") | stated_expressions(columns)
@@ -468,6 +471,11 @@ def _definition(properties: Any, of_what: str) -> dict[str, str]:
                 f"{clause} of {of_what} is not supported: the catalog chooses where things lie, and "
                 "catalog.register_table enters tables that lie below its root already. Leave it out."
             )
+    if any(name.startswith(_HIVE) for name in given):
+        raise Unsupported(
+            "STORED AS, INPUTFORMAT and ROW FORMAT are not supported: tables here are Lance tables. Leave them out, or "
+            f"say USING {PROVIDER}"
+        )
     options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
     if options:
         raise InvalidInput(f"there is no option {', '.join(options)}; use TBLPROPERTIES for properties of your own")

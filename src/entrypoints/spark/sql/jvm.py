@@ -15,6 +15,8 @@ from pyspark.sql.types import StructType
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     AlreadyExists,
+    IndexAlreadyExists,
+    IndexNotFound,
     InvalidInput,
     LancekeepError,
     NamespaceAlreadyExists,
@@ -40,6 +42,8 @@ _CHECKED = {
     NamespaceNotEmpty: classes.NAMESPACE_NOT_EMPTY,
     ViewNotFound: classes.NO_SUCH_VIEW,
     ViewAlreadyExists: classes.VIEW_EXISTS,
+    IndexNotFound: classes.NO_SUCH_INDEX,
+    IndexAlreadyExists: classes.INDEX_EXISTS,
 }
 """Checked exceptions that Spark handles, as for ``IF EXISTS``; a method throws only the exceptions that it declares."""
 
@@ -117,7 +121,8 @@ class Jvm(Driver):
     def _checked(self, name: str, error: BaseException, text: str) -> Any:
         if isinstance(error, NamespaceNotEmpty):
             return self.java(name)(self.strings([]), text, self.option())
-        cause = [self.option()] if isinstance(error, (TableNotFound, TableAlreadyExists)) else []
+        with_cause = (TableNotFound, TableAlreadyExists, IndexNotFound, IndexAlreadyExists)
+        cause = [self.option()] if isinstance(error, with_cause) else []
         return self.java(name)(classes.FREE_TEXT, self._free_text(text), *cause)
 
     def _free_text(self, text: str) -> Any:

@@ -17,11 +17,12 @@ from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsup
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, rules_of
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
-from lancekeep.entrypoints.spark.internals.classes import CATALOG
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, INDEX
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
+from lancekeep.entrypoints.spark.sql.indexes import Indexed
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
@@ -101,11 +102,12 @@ class _Table(Relation, Unmetered, ABC):
         raise Unsupported(f"{self._name}: a stream needs an existing table")
 
 
-class SqlTable(_Table):
+class SqlTable(_Table, Indexed):
     """A table at one version."""
 
     class Java:
         implements = (
+            INDEX + "SupportsIndex",
             CATALOG + "SupportsRead",
             CATALOG + "SupportsWrite",
             CATALOG + "SupportsDeleteV2",
