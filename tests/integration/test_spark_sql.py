@@ -161,14 +161,14 @@ def test_shown_definition_recreates_table(lake: Lake) -> None:
 
 def test_refused_definition_creates_no_table(lake: Lake) -> None:
     for definition, error in [
-        ("(id INT, d DATE) PARTITIONED BY (d)", "PARTITIONED BY and CLUSTERED BY are not supported"),
-        ("(id INT) CLUSTERED BY (id) INTO 4 BUCKETS", "PARTITIONED BY and CLUSTERED BY are not supported"),
+        ("(id INT, d DATE) PARTITIONED BY (d)", "PARTITIONED BY, CLUSTERED BY and CLUSTER BY are not supported"),
+        ("(id INT) CLUSTERED BY (id) INTO 4 BUCKETS", "PARTITIONED BY, CLUSTERED BY and CLUSTER BY are not supported"),
         ("(id INT) USING parquet", "USING parquet: tables here are Lance tables"),
         ("(id INT) LOCATION '/tmp/x'", "LOCATION of a table is not supported"),
         ("(id INT) OPTIONS ('x' = 'y')", "there is no option x"),
         ("(id INT, CHECK (upper(id) = 'A'))", "not every writer can evaluate it"),
         ("(id INT, CHECK (other > 3))", "other"),
-        ("(id INT, PRIMARY KEY (id))", "only CHECK constraints that are enforced are supported"),
+        ("(id INT, UNIQUE (id))", "only PRIMARY KEY, and CHECK constraints that are enforced, are supported"),
         ("(id INT, g INT GENERATED ALWAYS AS (abs(id)))", "not every writer can evaluate it"),
         ("(a INTERVAL YEAR)", "a table cannot keep these types"),
         ("(`a.b` INT)", "a column cannot have the name 'a.b'"),

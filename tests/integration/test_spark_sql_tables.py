@@ -462,8 +462,11 @@ def test_absent_statements_are_refused_before_any_effect(lake: Lake) -> None:
         ("CREATE TABLE lake.ns.u (id INT) STORED AS PARQUET", "STORED AS.*tables here are Lance tables"),
         ("CREATE TABLE lake.ns.u (id INT) ROW FORMAT SERDE 'x'", "ROW FORMAT.*tables here are Lance tables"),
         ("CREATE TABLE lake.ns.u (id BIGINT GENERATED ALWAYS AS IDENTITY)", "does not support identity column"),
-        ("CREATE TABLE lake.ns.u (id INT UNIQUE)", "only CHECK constraints.*upsert_from"),
-        ("ALTER TABLE lake.ns.t ADD CONSTRAINT pk PRIMARY KEY (id)", "only CHECK constraints.*upsert_from"),
+        ("CREATE TABLE lake.ns.u (id INT UNIQUE)", "only PRIMARY KEY, and CHECK constraints"),
+        ("ALTER TABLE lake.ns.t ADD CONSTRAINT pk PRIMARY KEY (id)", "the column id may be null"),
+        ("CREATE TABLE lake.ns.u (a ARRAY<INT>, PRIMARY KEY (a))", "a is array, which cannot be in a primary key"),
+        ("CREATE TABLE lake.ns.u (a INT, PRIMARY KEY (a) RELY)", "Lance does not enforce a primary key"),
+        ("CALL lake.system.upsert_from('ns.t', source => 'lake.ns.t')", "ns.t has no primary key"),
         ("ALTER TABLE lake.ns.t REPLACE COLUMNS (other INT)", "REPLACE COLUMNS would remove the values"),
         ("ALTER TABLE lake.ns.t RECOVER PARTITIONS", "RECOVER PARTITIONS is not supported"),
         ("ALTER NAMESPACE lake.ns SET LOCATION '/tmp/x'", "LOCATION of a namespace is not supported"),
@@ -476,3 +479,50 @@ def test_absent_statements_are_refused_before_any_effect(lake: Lake) -> None:
     ]:
         lake.refuses(statement, error)
     assert (lake.ids(), lake.stored().version, lake.catalog.list_tables("ns")) == ([1, 3, 4], 4, ["t"])
+
+
+def key_columns(dataset: lance.LanceDataset) -> list[str]:
+    return [field.name() for field in dataset.lance_schema.unenforced_primary_key()]
+
+
+def test_primary_key_is_kept_and_is_the_key_of_upserts(lake: Lake) -> None:
+    lake.sql("CREATE TABLE lake.ns.k (a INT, b STRING COMMENT 'second', v INT, PRIMARY KEY (b, a))")
+    lake.sql("INSERT INTO lake.ns.k VALUES (1, 'x', 10), (2, 'x', 20)")
+
+    def stored() -> lance.LanceDataset:
+        return lance.dataset(lake.catalog.describe_table("ns.k").uri)
+
+    assert key_columns(stored()) == ["b", "a"]
+    lake.sql("CREATE OR REPLACE TEMP VIEW changes AS SELECT 2 a, 'x' b, 21 v UNION ALL SELECT 1, 'y', 30")
+    assert lake.sql("CALL lake.system.upsert_from('ns.k', source => 'changes')")[0][2:] == (1, 1)
+    merge = stored().merge_insert().when_matched_update_all().when_not_matched_insert_all()  # by the stored key
+    counts = merge.execute(pa.table({"a": pa.array([1], pa.int32()), "b": ["y"], "v": pa.array([31], pa.int32())}))
+    assert (counts["num_updated_rows"], counts["num_inserted_rows"]) == (1, 0)
+    lake.sql("INSERT OVERWRITE lake.ns.k SELECT * FROM lake.ns.k WHERE a = 1")
+    lake.sql("ALTER TABLE lake.ns.k ALTER COLUMN b COMMENT 'the second'")
+    lake.sql("ALTER TABLE lake.ns.k RENAME COLUMN a TO c")
+    assert (key_columns(stored()), sorted(lake.sql("SELECT * FROM lake.ns.k"))) == (
+        ["b", "c"],
+        [(1, "x", 10), (1, "y", 31)],
+    )
+
+    before = stored().version
+    for statement, error in [
+        ("ALTER TABLE lake.ns.k DROP COLUMN c", "b, c, cannot be changed"),
+        ("ALTER TABLE lake.ns.k ALTER COLUMN c TYPE BIGINT", "b, c, cannot be changed"),
+        ("ALTER TABLE lake.ns.k ALTER COLUMN b DROP NOT NULL", "b, c, cannot be changed"),
+        ("ALTER TABLE lake.ns.k DROP CONSTRAINT primary_key", "b, c, cannot be changed"),
+        ("ALTER TABLE lake.ns.k ADD CONSTRAINT other PRIMARY KEY (c)", "has the primary key b, c"),
+        ("INSERT INTO lake.ns.k VALUES (NULL, 'z', 1)", "NOT_NULL_ASSERT_VIOLATION"),
+    ]:
+        lake.refuses(statement, error)
+    assert stored().version == before
+
+    ((again,),) = lake.sql("SHOW CREATE TABLE lake.ns.k")
+    columns = stored().schema
+    lake.sql("DROP TABLE lake.ns.k")
+    lake.sql(again)
+    assert (stored().schema.equals(columns, check_metadata=True), key_columns(stored())) == (True, ["b", "c"])
+    lake.sql("CREATE TABLE lake.ns.later (id INT NOT NULL)")
+    lake.sql("ALTER TABLE lake.ns.later ADD CONSTRAINT id PRIMARY KEY (id)")
+    assert key_columns(lance.dataset(lake.catalog.describe_table("ns.later").uri)) == ["id"]

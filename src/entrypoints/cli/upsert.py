@@ -12,7 +12,12 @@ from lancekeep.entrypoints.cli.jobs import Surroundings, on_spark, print_summari
 @on_spark
 @click.argument("table")
 @click.argument("sources", nargs=-1, required=True)
-@click.option("--on", multiple=True, required=True, metavar="NAME", help="Key column; may be repeated.")
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="NAME",
+    help="Key column; may be repeated. By default the primary key of the table.",
+)
 @click.option(
     "--format", default="parquet", show_default=True, help="Format of the files; Spark must be able to read it."
 )
@@ -31,5 +36,5 @@ def upsert(
     """
     with chosen.running("upsert", [table]) as job:
         frame = job.jobs.changes_in(job.spark, sources, format)
-        summary = job.jobs.upsert(job.catalog, table, frame, list(on))
+        summary = job.jobs.upsert(job.catalog, table, frame, list(on) or None)
     print_summaries([summary], as_json)

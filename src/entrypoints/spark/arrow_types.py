@@ -13,6 +13,7 @@ from lance.blob import BlobType
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
+from lancekeep.format.schema import primary_key, schema_fields
 
 try:
     from pyspark.errors import PySparkException
@@ -88,6 +89,11 @@ def _is_unkept(data_type: DataType) -> bool:
     if isinstance(data_type, StringType):
         return not data_type.isUTF8BinaryCollation()
     return isinstance(data_type, UserDefinedType) or data_type.typeName() in _UNKEPT
+
+
+def key_of(stored: pa.Schema) -> list[str]:
+    """Return the columns of the unenforced primary key of a table; none without one."""
+    return [field.name for field in primary_key(schema_fields(stored))]
 
 
 def spark_schema(stored: pa.Schema) -> StructType:

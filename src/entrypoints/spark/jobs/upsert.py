@@ -14,7 +14,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.entrypoints.spark.arrow_types import fit
+from lancekeep.entrypoints.spark.arrow_types import fit, key_of
 from lancekeep.entrypoints.spark.failures import translated
 from lancekeep.entrypoints.spark.jobs.staged import StagedRows
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction
@@ -32,7 +32,7 @@ def upsert(
     catalog: Catalog,
     table: Identifier,
     source: DataFrame | pa.Table,
-    on: str | list[str],
+    on: str | list[str] | None = None,
     *,
     duplicates: str = "refuse",
 ) -> Summary:
@@ -46,7 +46,8 @@ def upsert(
         catalog: The catalog of the table.
         table: The table.
         source: The rows, with all columns of the table, matched by name.
-        on: The columns of the key. Rows of the table that share a key become one row.
+        on: The columns of the key; by default the primary key of the table. Rows of the table that share a key become
+            one row.
         duplicates: For keys that occur twice in the source: ``refuse`` them, or let the ``last`` row win, which only a
             pyarrow table supports, because its rows are ordered.
 
@@ -57,7 +58,7 @@ def upsert(
         LancekeepError: The commit failed, as for `Catalog.write`.
     """
     clock = Clock()
-    name, keys = ObjectId.of(table), [on] if isinstance(on, str) else list(on)
+    name = ObjectId.of(table)
     if duplicates not in DUPLICATES:
         raise InvalidInput(f"unknown rule for duplicates {duplicates!r}; choose {', '.join(DUPLICATES)}")
     if duplicates == "last" and not isinstance(source, pa.Table):
@@ -65,6 +66,9 @@ def upsert(
             "the rows of a DataFrame have no order: reduce them to one for each key, or give an Arrow table"
         )
     dataset = catalog.open(name)
+    keys = [on] if isinstance(on, str) else list(on or key_of(dataset.schema))
+    if not keys:
+        raise InvalidInput(f"{name} has no primary key; name the columns of a key with on")
     columns = columns_of(dataset)  # with the field ids that the staged files use
     rows = _staged(catalog, dataset, name, source, keys, duplicates)
     for _ in range(_ATTEMPTS):

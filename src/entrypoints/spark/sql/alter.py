@@ -20,7 +20,11 @@ from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, columns_of, rules_of
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_storable
 from lancekeep.entrypoints.spark.internals.schemas import spark_of, type_of_json
 from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, stored_field
+from lancekeep.entrypoints.spark.sql.keys import NAME as PRIMARY_KEY
+from lancekeep.entrypoints.spark.sql.keys import add_key, is_key, require_no_key
 from lancekeep.entrypoints.spark.writing import require_extensible
+
+_ADD_KEY = "AddPrimaryKey"
 
 
 def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
@@ -48,6 +52,11 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     given = {change.property(): change.value() for change in by_kind.pop("SetProperty", [])}
     removed = [change.property() for change in by_kind.pop("RemoveProperty", [])]
     stored = catalog.find_table(table).properties
+    if (
+        any(change.name() == PRIMARY_KEY for change in by_kind.get("DropConstraint", []))
+        and CONSTRAINT + PRIMARY_KEY not in stored
+    ):
+        require_no_key(catalog.open(table), None)
     _state_rules(table, by_kind, stored, given, removed)
     _require_unused(table, by_kind, stored)
     for name in (*given, *removed):
@@ -71,8 +80,8 @@ def constraint_property(constraint: Any) -> dict[str, str]:
     """
     if constraint.getClass().getSimpleName() != "Check" or not constraint.enforced():
         raise Unsupported(
-            f"{constraint.toDDL()}: only CHECK constraints that are enforced are supported. MERGE, and the procedure "
-            "upsert_from, take the columns of a key by name"
+            f"{constraint.toDDL()}: only PRIMARY KEY, and CHECK constraints that are enforced, are supported. Leave it "
+            "out"
         )
     return {CONSTRAINT + constraint.name(): constraint.predicateSql()}
 
@@ -85,7 +94,13 @@ def _state_rules(
     removed: list[str],
 ) -> None:
     """Turn changes of constraints and defaults into changes of properties."""
-    for change in by_kind.pop("AddConstraint", []):
+    added = by_kind.pop("AddConstraint", [])
+    keys = [change.constraint() for change in added if is_key(change.constraint())]
+    if keys:
+        by_kind[_ADD_KEY] = keys
+    for change in added:
+        if is_key(change.constraint()):
+            continue
         stated = constraint_property(change.constraint())
         if stated.keys() & stored.keys():
             raise InvalidInput(f"{table} has a constraint {change.constraint().name()} already; drop it first")
@@ -213,6 +228,7 @@ def _fill(dataset: Any, field: pa.Field, text: str) -> None:
 
 
 def _drop(dataset: Any, changes: Sequence[Any]) -> None:
+    require_no_key(dataset, changes)
     require_readable(change.fieldNames()[0] for change in changes)  # Lance would drop nothing
     dataset.drop_columns([_path(change) for change in changes])
 
@@ -223,29 +239,18 @@ def _rename(dataset: Any, changes: Sequence[Any]) -> None:
 
 
 def _retype(dataset: Any, changes: Sequence[Any]) -> None:
+    require_no_key(dataset, changes)
     wanted = [stored_field(StructField(_path(change), type_of_json(change.newDataType().json()))) for change in changes]
     dataset.alter_columns(*({"path": field.name, "data_type": field.type} for field in wanted))
 
 
 def _nullability(dataset: Any, changes: Sequence[Any]) -> None:
+    require_no_key(dataset, changes)
     dataset.alter_columns(*({"path": _path(change), "nullable": change.nullable()} for change in changes))
 
 
 def _comment(dataset: Any, changes: Sequence[Any]) -> None:
-    for change in changes:
-        metadata = {key.decode(): value.decode() for key, value in (_field(dataset, change).metadata or {}).items()}
-        metadata.pop(COMMENT, None)
-        if change.newComment():
-            metadata[COMMENT] = change.newComment()
-        dataset.replace_field_metadata(_path(change), metadata)
-
-
-def _field(dataset: Any, change: Any) -> pa.Field:
-    first, *rest = change.fieldNames()
-    field = dataset.schema.field(first)
-    for name in rest:
-        field = field.type.field(name)
-    return field
+    dataset.update_field_metadata({_path(change): {COMMENT: change.newComment() or None} for change in changes})
 
 
 def _path(change: Any) -> str:
@@ -260,6 +265,7 @@ _COLUMN_CHANGES = {
     "UpdateColumnType": _retype,
     "UpdateColumnNullability": _nullability,
     "UpdateColumnComment": _comment,
+    _ADD_KEY: add_key,
 }
 
 _WORDS = {

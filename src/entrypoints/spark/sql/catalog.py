@@ -34,6 +34,7 @@ from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRA
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
 from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
+from lancekeep.entrypoints.spark.sql.keys import is_key, stated_key, with_key
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
 from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
@@ -429,7 +430,10 @@ class SqlCatalog(ViewCatalog):
         columns = struct(info.schema())
         properties = _definition(info.properties(), "a table") | stated_expressions(columns)
         for constraint in info.constraints():
-            properties |= constraint_property(constraint)
+            if is_key(constraint):
+                columns = with_key(columns, stated_key(constraint))
+            else:
+                properties |= constraint_property(constraint)
         require_evaluable(stored_schema(columns, properties), rules_of(properties))
         return columns, properties
 

@@ -25,6 +25,7 @@ from lancekeep.entrypoints.spark.arrow_types import (
     with_blobs,
     with_vectors,
 )
+from lancekeep.format.schema import PRIMARY_KEY_POSITION
 
 COMMENT = "comment"
 """The metadata key of a column's comment, in Arrow and Spark."""
@@ -74,8 +75,10 @@ def stored_field(column: StructField) -> pa.Field:
         InvalidInput: A table cannot store the type.
     """
     kind = arrow_schema(StructType([column])).field(0).type
-    comment = (column.metadata or {}).get(COMMENT)
-    return pa.field(column.name, kind, column.nullable, {COMMENT: comment} if comment else None)
+    metadata = {
+        name: column.metadata[name] for name in (COMMENT, PRIMARY_KEY_POSITION) if (column.metadata or {}).get(name)
+    }
+    return pa.field(column.name, kind, column.nullable, metadata or None)
 
 
 def spark_schema(stored: pa.Schema) -> StructType:

@@ -261,7 +261,7 @@ PROCEDURES: Mapping[str, Definition] = {
         _rollback_to_version,
     ),
     "upsert_from": Definition(
-        _TABLE | {"source": "text", "on": "texts"},
+        _TABLE | {"source": "text", "on": "texts?"},
         _columns(previous_version=_LONG, version=_LONG, updated=_LONG, inserted=_LONG),
         _upsert_from,
     ),

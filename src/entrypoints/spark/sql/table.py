@@ -17,6 +17,7 @@ from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsup
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import CONSTRAINT, rules_of
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
+from lancekeep.entrypoints.spark.arrow_types import key_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, INDEX
 from lancekeep.entrypoints.spark.reading import Snapshot
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
@@ -24,6 +25,7 @@ from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
 from lancekeep.entrypoints.spark.sql.indexes import Indexed
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
+from lancekeep.entrypoints.spark.sql.keys import shown_key
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, metadata_columns
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.row_level import (
@@ -65,6 +67,9 @@ class _Table(Relation, Unmetered, ABC):
             if name.startswith(CONSTRAINT):
                 check = kind.check(name.removeprefix(CONSTRAINT)).predicateSql(text).validationStatus(valid)
                 found.append(check.enforced(True).build())
+        key = key_of(self._stored)
+        if key:
+            found.append(shown_key(self._jvm, key))
         return self._jvm.array(CATALOG + "constraints.Constraint", found)
 
     def capabilities(self) -> Any:
