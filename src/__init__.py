@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.copy_report import CatalogCopy, Obstacle
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
+    from lancekeep.application.upkeep.held_commits import DirectCommit, DirectCommitsReport
     from lancekeep.application.upkeep.maintenance import MaintenanceAction
     from lancekeep.application.upkeep.manifest_names import RenamedManifests
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
@@ -144,6 +145,8 @@ __all__ = [
     "Damaged",
     "Description",
     "Difference",
+    "DirectCommit",
+    "DirectCommitsReport",
     "DirectoryNamespace",
     "DroppedTable",
     "EngineFailed",
@@ -261,6 +264,7 @@ _HOMES = {
     "lancekeep.application.certification": "Certificate Check Result",
     "lancekeep.application.upkeep.catalog_copy": "CatalogCopy Obstacle",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
+    "lancekeep.application.upkeep.held_commits": "DirectCommit DirectCommitsReport",
     "lancekeep.application.upkeep.table_relocation": "RelocationReport",
     "lancekeep.application.upkeep.tiering": "TieringReport",
     "lancekeep.application.upkeep.fsck": "Finding FsckReport",

@@ -227,6 +227,16 @@ SOAK = {
     "tests/integration/test_lsm.py": {
         "test_rows_of_lsm_writes_are_counted_kept_and_merged[sqlite]",
     },
+    "tests/integration/test_direct_commits.py": {
+        "[file",
+        *(
+            f"{test}[hive]"
+            for test in (
+                "test_property_and_its_default",
+                "test_table_holds_direct_commits_wherever_it_moves",
+            )
+        ),
+    },
     "tests/integration/test_managed_tables.py": {
         "[file",
         "[hive-",

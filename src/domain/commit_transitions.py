@@ -41,6 +41,7 @@ class State(_Symbol):
     WITHDRAW = auto()
     # a participant that rolls a staged row forward
     HELP_COPY = auto()
+    HELP_COMPARE = auto()
     HELP_MEASURE = auto()
     HELP_REREAD = auto()
     HELP_PUBLISH = auto()
@@ -52,6 +53,7 @@ class State(_Symbol):
     GAP = auto()
     MOVED = auto()
     REFUSED = auto()
+    HELD = auto()
     FINALIZED = auto()
     VANISHED = auto()
     UNREADABLE = auto()
@@ -71,6 +73,7 @@ class Effect(_Symbol):
     DELETE_STAGED = auto()
     FIND_STAGED = auto()
     WITHDRAW_ROW = auto()
+    COMPARE_MET = auto()
     MEASURE_FINAL = auto()
     GET_ROW = auto()
 
@@ -92,6 +95,7 @@ class Reply(_Symbol):
     ABSENT = auto()
     SAME = auto()
     DIFFERENT = auto()
+    DIRECT = auto()
     MAY_BEGIN = auto()
     CHANGED = auto()
     UNCHANGED = auto()
@@ -114,10 +118,12 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.RESERVE, Reply.FAULT): State.UNKNOWN,
     # The predecessor is staged, or has no row: roll it forward, or adopt its final manifest.
     (State.FINALIZE_PREDECESSOR, Reply.DONE): State.RESERVE,
+    (State.FINALIZE_PREDECESSOR, Reply.DIRECT): State.DISCARD,  # as below
     (State.FINALIZE_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
     (State.FIND_PREDECESSOR, Reply.PRESENT): State.ADOPT_PREDECESSOR,
     (State.FIND_PREDECESSOR, Reply.MAY_BEGIN): State.RESERVE,
     (State.FIND_PREDECESSOR, Reply.ABSENT): State.GAP,
+    (State.FIND_PREDECESSOR, Reply.DIRECT): State.DISCARD,  # the writer built on a direct commit that the table holds
     (State.FIND_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
     (State.ADOPT_PREDECESSOR, Reply.DONE): State.RESERVE,
     (State.ADOPT_PREDECESSOR, Reply.FAULT): State.UNKNOWN,
@@ -138,7 +144,9 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     # then compare.
     (State.FINALIZE_HOLDER, Reply.DONE): State.RECOGNIZE,
     (State.FINALIZE_HOLDER, Reply.FAULT): State.UNKNOWN,
-    # This writer holds the row: copy the manifest to its final name, then publish the row.
+    # This writer holds the row: copy the manifest to its final name, then publish the row. If a direct commit has that
+    # name, and the table holds it, this manifest never becomes the version. The row stays: a deletion could meet the
+    # row that settles the direct commit. So does the staged manifest, by which others see that it was not published.
     (State.COPY, Reply.DONE): State.PUBLISH,
     (State.COPY, Reply.EXISTS): State.COMPARE,
     (State.COPY, Reply.ABSENT): State.COMPARE,
@@ -146,6 +154,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.COMPARE, Reply.SAME): State.PUBLISH,
     (State.COMPARE, Reply.DIFFERENT): State.REPAIR,
     (State.COMPARE, Reply.ABSENT): State.WITHDRAW,
+    (State.COMPARE, Reply.DIRECT): State.HELD,
     (State.COMPARE, Reply.FAULT): State.UNKNOWN,
     (State.PUBLISH, Reply.DONE): State.CLEAN,
     (State.PUBLISH, Reply.FAULT): State.COMMITTED,  # the final object decides; the next participant publishes the row
@@ -178,9 +187,13 @@ TRANSITIONS: Final[Mapping[tuple[State, Reply], State]] = {
     (State.WITHDRAW, Reply.FAULT): State.UNKNOWN,
     # Roll a staged row forward. The final object decides what the row records.
     (State.HELP_COPY, Reply.DONE): State.HELP_MEASURE,
-    (State.HELP_COPY, Reply.EXISTS): State.HELP_MEASURE,
-    (State.HELP_COPY, Reply.ABSENT): State.HELP_MEASURE,
+    (State.HELP_COPY, Reply.EXISTS): State.HELP_COMPARE,
+    (State.HELP_COPY, Reply.ABSENT): State.HELP_COMPARE,
     (State.HELP_COPY, Reply.FAULT): State.UNREADABLE,
+    (State.HELP_COMPARE, Reply.PRESENT): State.HELP_PUBLISH,
+    (State.HELP_COMPARE, Reply.ABSENT): State.HELP_REREAD,
+    (State.HELP_COMPARE, Reply.DIRECT): State.HELD,
+    (State.HELP_COMPARE, Reply.FAULT): State.UNREADABLE,
     (State.HELP_MEASURE, Reply.PRESENT): State.HELP_PUBLISH,
     (State.HELP_MEASURE, Reply.ABSENT): State.HELP_REREAD,
     (State.HELP_MEASURE, Reply.FAULT): State.UNREADABLE,
@@ -214,6 +227,7 @@ EFFECTS: Final[Mapping[State, Effect]] = {
     State.SETTLE: Effect.COMPARE,
     State.WITHDRAW: Effect.WITHDRAW_ROW,
     State.HELP_COPY: Effect.COPY,
+    State.HELP_COMPARE: Effect.COMPARE_MET,
     State.HELP_MEASURE: Effect.MEASURE_FINAL,
     State.HELP_REREAD: Effect.GET_ROW,
     State.HELP_PUBLISH: Effect.FINALIZE_ROW,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from lancekeep.domain.automatic_maintenance import MAINTENANCE_PROPERTIES, checked_maintenance
 from lancekeep.domain.digests import DIGESTS, checked_digests
+from lancekeep.domain.direct_commits import DIRECT_COMMITS, checked_direct_commits
 from lancekeep.domain.dropped import UNDROP, checked_undrop
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.managed import MANAGED, checked_managed
@@ -22,7 +23,7 @@ MOST_PROPERTIES = 10_000
 MOST_CHARACTERS = 16 << 20
 """The maximum size of the names and values in one request, in characters: every read of the object returns them."""
 
-_OF_ROOT = (DIGESTS, MANAGED, STABLE_ROW_IDS, UNDROP, *MAINTENANCE_PROPERTIES)
+_OF_ROOT = (DIGESTS, DIRECT_COMMITS, MANAGED, STABLE_ROW_IDS, UNDROP, *MAINTENANCE_PROPERTIES)
 """Properties of tables and of the root namespace, which is the default of its tables."""
 _SETTABLE = frozenset({LSM, *_OF_ROOT})
 
@@ -36,8 +37,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, the value has no meaning (a rule of
-            rows, `LSM`, `DIGESTS`, `MANAGED`, `STABLE_ROW_IDS`, `UNDROP`, or `MAINTENANCE_PROPERTIES`), or there are
-            too many.
+            rows, `LSM`, `DIGESTS`, `DIRECT_COMMITS`, `MANAGED`, `STABLE_ROW_IDS`, `UNDROP`, or
+            `MAINTENANCE_PROPERTIES`), or there are too many.
     """
     if properties is not None and len(properties) > MOST_PROPERTIES:
         raise InvalidInput(f"{len(properties)} properties are too many; give at most {MOST_PROPERTIES}")
@@ -50,6 +51,8 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_lsm(value)
         if key == DIGESTS:
             checked_digests(value)
+        if key == DIRECT_COMMITS:
+            checked_direct_commits(value)
         if key == MANAGED:
             checked_managed(value)
         if key == STABLE_ROW_IDS:

@@ -288,7 +288,7 @@ class Transaction:
 
     def _ours(self) -> AllCommitted | Torn | Unknown:
         """A version that no manifest proves any more was cleaned up after the decision, or dropped with its table."""
-        lost = self._progresses(State.CONFLICT)
+        lost = self._progresses(State.CONFLICT) + self._progresses(State.HELD)
         if lost:
             return Torn(lost[0].row)
         if any(member.progress.state is State.UNKNOWN and member.fault is not None for member in self.members):

@@ -67,6 +67,15 @@ def without_fence(content: bytes, name: str, uuid: str, now: int, location: str)
     return approve_file(name, file.serialize(_following(file, uuid, now, location)), content)
 
 
+def unchanged(content: bytes, name: str, uuid: str, now: int) -> Approved:
+    """Return the version that follows a version and holds the same.
+
+    Takes the arguments of `fence`, and raises its errors.
+    """
+    file = ManifestFile.parse(content, name)
+    return approve_file(name, file.serialize(_following(file, uuid, now)), content)
+
+
 def emptied(content: bytes, name: str) -> bytes:
     """Return a fence without files, which readers refuse too.
 
@@ -117,11 +126,12 @@ def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> by
     return file_of(manifest.SerializeToString(), *sections)
 
 
-def _following(file: ManifestFile, uuid: str, now: int, location: str) -> Any:
+def _following(file: ManifestFile, uuid: str, now: int, location: str | None = None) -> Any:
     """Turn a manifest into the manifest of the next version, and return its transaction."""
     manifest: Any = file.manifest
     transaction = Transaction(read_version=manifest.version, uuid=uuid)
     transaction.update_config.SetInParent()
-    transaction.transaction_properties.add(key=MOVED_TO, value=location)
+    if location is not None:
+        transaction.transaction_properties.add(key=MOVED_TO, value=location)
     make_successor(manifest, manifest.version + 1, now, f"{transaction.read_version}-{uuid}.txn")
     return transaction

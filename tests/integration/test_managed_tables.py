@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import attrs
 import lance
 import pyarrow as pa
 import pytest
 from faults import killed_at_each_state, killed_before_each_write
-from hive_places import empty
+from home_kinds import HOMES, Home, home_of
 from lance_namespace import DeclareTableRequest, DescribeTableRequest
 from rest_server import serving
 
@@ -22,64 +19,10 @@ import lancekeep
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import InvalidInput, LancekeepError, TableAlreadyExists, Unsupported
-from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 
 STORAGE = {"lancekeep.managed": "storage"}
 IMPLEMENTATION = {"lancekeep.managed": "implementation"}
-FAST = {"fsync": "false"}
 TABLES = ("n.s", "n.i", "n.t")
-
-
-@attrs.frozen
-class Home:
-    """Where a catalog keeps its entries and its version rows.
-
-    Attributes:
-        directory: Contains all that is not in a server.
-        settings: The arguments of `lancekeep.connect`.
-        other: The URL of a commit store that the catalog does not have.
-    """
-
-    directory: Path
-    settings: dict[str, Any]
-    other: str
-
-    @property
-    def root(self) -> str:
-        return str(self.directory / "lake")
-
-    def connect(self, **more: Any) -> lancekeep.Catalog:
-        """Open the catalog as a process does; it has the namespace ``n``."""
-        catalog = lancekeep.connect(self.root, **{"storage_options": FAST, **self.settings, **more})
-        catalog.create_namespace("n", exist_ok=True)
-        return catalog
-
-    def namespace(self) -> CatalogNamespace:
-        """Return the catalog as a namespace."""
-        self.connect().close()
-        kind = {"postgres": lancekeep.PostgresNamespace, "hive": lancekeep.HiveNamespace}.get(
-            self.settings.get("impl", ""), lancekeep.DirectoryNamespace
-        )
-        given = {key: value for key, value in self.settings.items() if key != "impl"}
-        return kind(root=self.root, **{"storage.fsync": "false", **given})
-
-
-def home_of(kind: str, directory: Path, server: Callable[[str], str]) -> Home:
-    """Return a new home: a directory with a commit store, or a server that keeps entries and version rows."""
-    directory.mkdir(exist_ok=True)
-    other = f"sqlite://{directory}/other.db"
-    match kind:
-        case "postgres":
-            url = server("postgres_url")
-            settings = {"impl": "postgres", "uri": f"{url}?catalog={uuid4()}", "commit_store": url}
-        case "hive":
-            url = server("hive_url")
-            with suppress(FileNotFoundError):
-                empty(url)
-            settings = {"impl": "hive", "uri": url, "commit_store": f"{url}/rows_{uuid4().hex[:8]}"}
-        case _:
-            settings = {"commit_store": f"{kind}://{directory}/commits"}
-    return Home(directory, settings, other)
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -119,7 +62,7 @@ def findings(catalog: lancekeep.Catalog) -> list[tuple[Kind, str]]:
     return [(finding.kind, finding.object) for finding in catalog.upkeep.fsck(deep=True, grace=0).findings]
 
 
-@pytest.fixture(params=["sqlite", "file", "postgres", "hive"])
+@pytest.fixture(params=HOMES)
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     return home_of(request.param, tmp_path, request.getfixturevalue)
 

@@ -54,6 +54,7 @@ REFUSED = {
     "migrate-names": ("migrate-names {uri} ns.t", ELSEWHERE),
     "cost": ("cost {uri} ns.t", ELSEWHERE),
     "cleanup": ("cleanup {uri} --older-than 7d", ELSEWHERE),
+    "direct-commits": ("direct-commits {uri} ns.t", ELSEWHERE),
     "fsck": ("fsck {uri}", ELSEWHERE),
     "repair": ("repair {uri} --yes", ELSEWHERE),
     "maintain": ("maintain {uri} --policy {directory}/policy.toml", ELSEWHERE),

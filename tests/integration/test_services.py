@@ -198,6 +198,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "protect": lambda catalog: catalog.protect("other"),
     "purge": lambda catalog: catalog.purge("ns.dropped"),
     "register_table": lambda catalog: catalog.register_table("ns.other", "missing"),
+    "upkeep.direct_commits": lambda catalog: catalog.upkeep.direct_commits(NAME),
     "upkeep.relocate": lambda catalog: catalog.upkeep.relocate(NAME, "elsewhere", dry_run=True),
     "rename_table": lambda catalog: catalog.rename_table(NAME, "ns.renamed"),
     "resolve": lambda catalog: catalog.resolve("no token"),
@@ -276,7 +277,7 @@ LOCAL = {
     "clones_of", "commit_rows", "events.record", "initialize", "inspect",
     "partitions.create", "partitions.open", "snapshot", "structure.set_base_paths", "transaction",
     "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup",
-    "upkeep.export_manifest", "upkeep.fsck", "upkeep.identity",
+    "upkeep.direct_commits", "upkeep.export_manifest", "upkeep.fsck", "upkeep.identity",
     "upkeep.materialize", "upkeep.migrate", "upkeep.migrate_manifest_names",
     "upkeep.move_fragments", "upkeep.optimize", "upkeep.relocate", "views.refresh_due",
 }  # fmt: skip

@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import attrs
-from model.participants import Append, Clean, Participant, Pending, Programme, Read, Tape
+from model.participants import (
+    Append,
+    Clean,
+    CommitDirectly,
+    Misled,
+    Participant,
+    Pending,
+    Programme,
+    Read,
+    Settle,
+    Tape,
+)
 from model.world import (
     Mishap,
     Request,
@@ -21,6 +32,7 @@ from model.world import (
     violation,
 )
 
+from lancekeep.domain.direct_commits import Decision
 from lancekeep.ports.object_store import ObjectStoreGuarantees
 
 State = tuple[int, ...]
@@ -60,15 +72,27 @@ class Setting:
     padded: bool = False
     store: ObjectStoreGuarantees = COPIES
     looks: bool = False
+    direct: int = 0
+    misled: int = 0
+    settlers: tuple[Decision, ...] = ()
 
     @property
     def programmes(self) -> list[Programme]:
         writers = [*map(Append, self.writers), *[Append(1, hasty=True)] * self.hasty]
-        return [*writers, *[Read()] * self.readers, *[Clean()] * self.cleaners]
+        others: list[Programme] = [*[Read()] * self.readers, *[Clean()] * self.cleaners]
+        others += [*[CommitDirectly()] * self.direct, *[Misled()] * self.misled]
+        return [*writers, *others, *map(Settle, self.settlers)]
 
     @property
     def names(self) -> list[str]:
-        kinds = {"writer": len(self.writers) + self.hasty, "reader": self.readers, "cleaner": self.cleaners}
+        kinds = {
+            "writer": len(self.writers) + self.hasty,
+            "reader": self.readers,
+            "cleaner": self.cleaners,
+            "direct writer": self.direct,
+            "misled writer": self.misled,
+            "operator": len(self.settlers),
+        }
         return [f"{kind} {number}" for kind, count in kinds.items() for number in range(1, count + 1)]
 
     def __str__(self) -> str:
@@ -79,6 +103,8 @@ class Setting:
             "faults": self.faults,
             "rows lost": self.losses,
             "failovers": self.failovers,
+            "direct writers": self.direct,
+            "misled writers": self.misled,
         }
         copies = "" if self.store == COPIES else ", create-only put" if self.store == CREATES else ", neither"
         commits = "+".join(map(str, self.writers))
@@ -87,6 +113,7 @@ class Setting:
             + "".join(f", {count} {name}" for name, count in counts.items() if count)
             + f", from version {self.versions}{', sizes differ' if self.padded else ''}{copies}"
             + (", looking" if self.looks else "")
+            + "".join(f", one may {decision}" for decision in self.settlers)
         )
 
 
@@ -165,6 +192,7 @@ class Checker:
             losses=self._setting.losses,
             failovers=self._setting.failovers,
             padded=self._setting.padded,
+            holds=self._setting.direct > 0,
         )
         nodes = [self._begin(each)[0] for each in self._setting.programmes]
         start = self._canonical([self._number(world), *nodes])
@@ -266,7 +294,7 @@ class Checker:
             tape = Tape(log)
             try:
                 programme, log = (
-                    programme.run(tape, Participant(tape, self._setting.store, trusts_rows=not self._setting.looks)),
+                    programme.run(tape, self._participant(tape)),
                     (),
                 )
             except Pending as pending:
@@ -277,6 +305,10 @@ class Checker:
                 return number, (*tales, *tape.tales)
             tales.extend(tape.tales)
         return ENDED, tuple(tales)
+
+    def _participant(self, tape: Tape) -> Participant:
+        setting = self._setting
+        return Participant(tape, setting.store, trusts_rows=not setting.looks, holds=setting.direct > 0)
 
     def _after(self, node: int, reply: object) -> tuple[int, tuple[Tale, ...]]:
         key = node, reply
@@ -299,6 +331,10 @@ class Checker:
 
     def _lone_writer(self, world: World, steps: list[str]) -> str | None:
         """What goes wrong when one writer runs alone; what it does is added to ``steps``."""
+        if world.holds:  # an operator decides first
+            world, wrong = self._settled(world, steps)
+            if wrong is not None:
+                return wrong
         reserved = max([*world.finals, *(row.version for row in world.rows)], default=0)
         node, _ = self._begin(Append(1))
         while (request := self._nodes[node].request) is not None and len(steps) < PATIENCE:
@@ -314,6 +350,18 @@ class Checker:
                 return None if forward else f"a lone writer committed, and the latest row is {shown(latest)}"
         steps[_SHOWN:] = [f"… and so on, for {PATIENCE} steps"]
         return "a lone writer cannot bring the table forward"
+
+    def _settled(self, world: World, steps: list[str]) -> tuple[World, str | None]:
+        """Return the world after an operator alone has discarded what the table holds, and what went wrong."""
+        node, _ = self._begin(Settle(Decision.DISCARD))
+        while (request := self._nodes[node].request) is not None and len(steps) < PATIENCE:
+            after, reply = perform(world, request)
+            node, tales = self._after(node, reply)
+            steps.append(f"a lone operator: {request} → {shown(reply)}")
+            world, wrong = _judged(world, after, tales)
+            if wrong is not None or (wrong := violation(world)) is not None:
+                return world, wrong
+        return world, None
 
     # -- traces ---------------------------------------------------------------------------------------------------
 

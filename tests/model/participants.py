@@ -8,24 +8,41 @@ at is forgotten, since `Progress` says all that matters of it: so states merge.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import attrs
-from model.world import ROOT, Mishap, Request, Tale
+from model.world import ROOT, Mishap, Request, Tale, letter_of
 from unchecked import unchecked
 
+from lancekeep.application.commits.lineage import Descendant
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
+from lancekeep.application.upkeep.held_commits import HeldCommits
 from lancekeep.domain.commit import Committed, Conflict, Event, Outcome, Progress
-from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.commit_transitions import State
-from lancekeep.domain.errors import CommitRefused, Damaged, LancekeepError, ObjectNotFound, Refused, StoreUnavailable
+from lancekeep.domain.direct_commits import Decision, mark_of
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    Damaged,
+    LancekeepError,
+    ObjectNotFound,
+    Refused,
+    StoreUnavailable,
+)
+from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 ONE_MORE_TRY = Retry(patience=0, clock=lambda: 0.0, sleep=lambda _: None)
 """An effect that failed is repeated once: the smallest patience that shows what a repetition can do."""
+
+
+_MARK = mark_of(ROOT.base_uri)
 
 
 class Pending(BaseException):
@@ -96,11 +113,26 @@ class Tape:
 class Participant(TableCommits):
     """The runner as it is in production; only its memory is kept short."""
 
-    def __init__(self, tape: Tape, guarantees: ObjectStoreGuarantees, *, trusts_rows: bool) -> None:
-        super().__init__(_Objects(tape, guarantees), _Rows(tape, trusts_rows), "", ONE_MORE_TRY)
+    def __init__(
+        self, tape: Tape, guarantees: ObjectStoreGuarantees, *, trusts_rows: bool, holds: bool = False
+    ) -> None:
+        super().__init__(_Objects(tape, guarantees), _Rows(tape, trusts_rows, holds), "", ONE_MORE_TRY)
         self._tape = tape
+        self._holds = holds
         self._runs: list[tuple[int, Progress | None]] = []
         self._effects = {effect: self._noting(perform) for effect, perform in self._effects.items()}
+
+    def require_descent(
+        self, root: DatasetRoot, staged: StagedManifest, content: bytes, base: Base | None
+    ) -> tuple[StagedManifest, bytes, Descendant]:
+        """Also compare manifests of the model, which the lineage cannot decode, if direct commits may be replaced."""
+        result = super().require_descent(root, staged, content, base)
+        if self._holds:
+            before = self.final_object(root, staged.version - 1)
+            predecessor = b"" if before is None else self.objects.get(before.path)
+            if not content.partition(b"<")[2].startswith(letter_of(predecessor).encode()):
+                raise CommitRefused("it does not descend from the version before it")
+        return result
 
     def run(
         self, progress: Progress, content: bytes | None, deadline: float, until: Collection[State] = (), **ahead: Any
@@ -250,6 +282,62 @@ class Clean:
         return None
 
 
+@attrs.frozen(cache_hash=True)
+class CommitDirectly:
+    """A writer that does not know the commit store: it builds on the newest manifest in the directory."""
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            version, content = tape.ask("head of the directory")
+            tape.ask("direct", version + 1, content)
+        except StoreUnavailable:
+            pass
+        return None
+
+
+@attrs.frozen(cache_hash=True)
+class Misled:
+    """A writer that lists the directory to find the latest version, and commits through the commit store."""
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        try:
+            version, content = tape.ask("head of the directory")
+            path, content = tape.ask("stage", version + 1, content)
+        except StoreUnavailable:
+            return None
+        return Commit(1, version + 1, path, content)
+
+
+@attrs.frozen(cache_hash=True)
+class Settle:
+    """An operator that adopts or discards the direct commits which it finds."""
+
+    decision: Decision
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        with suppress(StoreUnavailable, ConcurrentModification, Refused, ObjectNotFound):
+            _Settlement(tape, commits).settle(self.decision)
+        return None
+
+
+class _Settlement(HeldCommits):
+    """Builds manifests of the model."""
+
+    def __init__(self, tape: Tape, commits: Participant) -> None:
+        super().__init__(commits, unchecked, "t", ROOT)
+        self._tape = tape
+
+    def _require_legal(self, history: DatasetRoot, row: VersionRow, content: bytes) -> None:
+        latest = self._commits.latest(history)
+        predecessor = b"" if latest is None else self._commits.objects.get(latest.path)
+        if not content.partition(b"<")[2].startswith(letter_of(predecessor).encode()):
+            raise CommitRefused("it does not descend from the version before it")
+
+    def _stage(self, history: DatasetRoot, row: VersionRow, latest: VersionRow) -> bytes:
+        content: bytes = self._tape.ask("stage", row.version, self._commits.objects.get(latest.path))[1]
+        return content
+
+
 # -- ports that ask the tape -----------------------------------------------------------------------------------------
 
 
@@ -315,11 +403,17 @@ class _Rows:
 
     url = "memory://model"
 
-    def __init__(self, tape: Tape, trusts_rows: bool) -> None:
+    def __init__(self, tape: Tape, trusts_rows: bool, holds: bool) -> None:
         self.guarantees = CommitStoreGuarantees(remembers=True, shared=True, complete=trusts_rows)
         self._ask = tape.ask
+        self._holds = holds
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
+        if version == _MARK.version:  # it never changes, so reading it is no step
+            return _MARK if self._holds else None
+        if base_uri != ROOT.base_uri:
+            approval: VersionRow | None = self._ask("rows.approval", version)
+            return approval
         row: VersionRow | None = self._ask("rows.get", version)
         return row
 
@@ -346,7 +440,7 @@ class _Rows:
 
     def record(self, rows: Iterable[VersionRow]) -> None:
         for row in rows:
-            self._ask("rows.record", row)
+            self._ask("rows.record" if row.base_uri == ROOT.base_uri else "rows.approve", row)
 
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         assert versions is not None  # no history ends in the model

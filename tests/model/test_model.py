@@ -69,6 +69,11 @@ OUTSIDE: set[Transition] = {
     (State.ADOPT_PREDECESSOR, Reply.REFUSED),
     (State.DISCARD, Reply.DONE),
     (State.DISCARD, Reply.FAULT),
+    # `test_direct_commits.py` has tables that hold direct commits.
+    (State.FIND_PREDECESSOR, Reply.DIRECT),
+    (State.FINALIZE_PREDECESSOR, Reply.DIRECT),
+    (State.COMPARE, Reply.DIRECT),
+    (State.HELP_COMPARE, Reply.DIRECT),
     # No participant of the model removes a staged manifest wrongly.
     (State.HELP_REREAD, Reply.UNCHANGED),
     (State.HELP_REREAD, Reply.CHANGED),

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from lancekeep.adapters.commit_stores import claims
+from lancekeep.domain.direct_commits import approval_of
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path, final_versions
 from lancekeep.domain.version_row import NotReady, Reserved, Taken, VersionRow
@@ -47,6 +48,9 @@ class World:
         losses: The number of rows that may still be lost.
         failovers: The number of failovers that may still happen.
         padded: Manifests of one version differ in size.
+        holds: The table holds direct commits.
+        direct: The manifests of writers that commit without the commit store.
+        approvals: The approved content of versions that direct commits took, as rows.
     """
 
     rows: tuple[VersionRow, ...] = ()
@@ -60,6 +64,9 @@ class World:
     losses: int = 0
     failovers: int = 0
     padded: bool = False
+    holds: bool = False
+    direct: frozenset[bytes] = frozenset()
+    approvals: tuple[VersionRow, ...] = ()
 
     def row(self, version: int) -> VersionRow | None:
         return next((row for row in self.rows if row.version == version), None)
@@ -213,6 +220,19 @@ def _stage(world: World, version: int, predecessor: bytes) -> tuple[World, Any]:
     return attrs.evolve(world.with_object(path, content), staged=staged), (path, content)
 
 
+def _commit_directly(world: World, version: int, predecessor: bytes) -> tuple[World, Any]:
+    """Create a final manifest as a writer does that does not know the commit store."""
+    world, (path, content) = _stage(world, version, predecessor)
+    world, created = _put_if_absent(world.without_object(path), final_path(path), content)
+    return (attrs.evolve(world, direct=world.direct | {content}) if created else world), created
+
+
+def _approve(world: World, row: VersionRow) -> tuple[World, Any]:
+    if any(each.version == row.version for each in world.approvals):
+        return world, None
+    return attrs.evolve(world, approvals=(*world.approvals, row)), None
+
+
 CALLS: dict[str, Callable[..., tuple[World, Any]]] = {
     "rows.get": lambda world, version: (world, world.row(version)),
     "rows.latest": lambda world: (world, world.latest_row),
@@ -229,7 +249,14 @@ CALLS: dict[str, Callable[..., tuple[World, Any]]] = {
     "objects.list": _list,
     "objects.delete": _delete,
     "stage": _stage,
-    "newest": lambda world: (world, max(world.finals, default=0)),
+    "rows.approval": lambda world, version: (
+        world,
+        next((row for row in world.approvals if row.version == version), None),
+    ),
+    "rows.approve": _approve,
+    "direct": _commit_directly,
+    "head of the directory": lambda world: (world, max(world.finals.items(), default=(0, b""))),
+    "newest": lambda world: (world, max(dict(world.history) if world.holds else world.finals, default=0)),
 }
 
 
@@ -279,6 +306,8 @@ def _forgotten(world: World, rows: Iterable[VersionRow]) -> World:
 
 def remembered(before: World, after: World) -> tuple[World, str | None]:
     """The world with the versions that became final in this step in its history; and what must not have happened."""
+    if after.holds:
+        return _reflected(before, after)
     if after.objects == before.objects:
         return after, None
     finals, history = after.finals, dict(before.history)
@@ -296,8 +325,49 @@ def remembered(before: World, after: World) -> tuple[World, str | None]:
     return attrs.evolve(after, history=tuple(sorted(history.items()))), None
 
 
+def _reflected(before: World, after: World) -> tuple[World, str | None]:
+    """As `remembered`, for a table that holds direct commits: final rows are its history."""
+    if after.rows == before.rows and after.objects == before.objects:
+        return after, None
+    finals, history = after.finals, dict(before.history)
+    if gone := before.finals.keys() - finals.keys():
+        return after, f"version {min(gone)} was removed"
+    for row in after.rows:
+        content = finals.get(row.version)
+        if not row.is_final or content is None:
+            continue
+        held = history.setdefault(row.version, content)
+        if held != content:
+            return after, f"version {row.version} held {shown(held)}, and now holds {shown(content)}"
+        if content in after.direct and approval_of(ROOT.base_uri, row.version, content) not in after.approvals:
+            return after, f"version {row.version} is the direct commit {shown(content)}, which no one has adopted"
+        if row.version > 1 and row.version - 1 not in history:
+            return after, f"a gap: version {row.version} is final, and version {row.version - 1} never was"
+        if row.version > 1 and not content.partition(b"<")[2].startswith(letter_of(history[row.version - 1]).encode()):
+            return after, f"version {row.version} is {shown(content)}, and its predecessor {history[row.version - 1]!r}"
+    return attrs.evolve(after, history=tuple(sorted(history.items()))), None
+
+
+def _violation_of_holding(world: World) -> str | None:
+    """As `violation`, for a table that holds direct commits."""
+    finals = world.finals
+    for version, content in world.history:
+        row = world.row(version)
+        if row is None:
+            return f"the row of version {version} is gone"
+        if finals.get(version) != content:
+            return f"version {version} held {shown(content)}, and its object is {shown(finals.get(version))}"
+        if content in world.denied:
+            return f"{shown(content)} was reported lost, and is version {version}"
+        if row.is_final and row.size != len(content):
+            return f"the row {shown(row)} is final, and its object is {shown(content)}"
+    return None
+
+
 def violation(world: World) -> str | None:
     """Return the violated invariant; None if all hold."""
+    if world.holds:
+        return _violation_of_holding(world)
     finals, history = world.finals, dict(world.history)
     newest = max(finals, default=0)
     if history and newest != max(history):
@@ -323,6 +393,12 @@ def violation(world: World) -> str | None:
 def told(world: World, tale: Tale) -> tuple[World, str | None]:
     """Return the world after a report of a participant to its caller, and the violation in the report."""
     match tale.what, tale.about:
+        case "committed", (version, content, _) if world.holds:
+            history = dict(world.history)
+            known = history.setdefault(version, content)
+            is_right = known == content == world.finals.get(version)
+            wrong = None if is_right else f"committed was reported for {shown(content)}; version {version} is {known!r}"
+            return attrs.evolve(world, history=tuple(sorted(history.items()))), wrong
         case "committed", (version, content, unrestored):
             held = dict(world.history).get(version)
             found = world.finals.get(version, content if version in world.removed else None)

@@ -79,6 +79,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
         "migrate_manifest_names": "migrate_names",
         "move_fragments": "tier",
         "optimize": "upkeep",
+        "direct_commits": "settle_direct_commits",
         "relocate": "relocate",
     },
     "tags": {"create": "tag", "delete": "tag", "update": "move_tag"},

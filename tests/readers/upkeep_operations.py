@@ -17,6 +17,7 @@ from readers.operations import FEW, FLAG, has_tables, is_local, operation
 from readers.stores import REMEMBERING
 
 from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD, Decision
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.naming import ManifestName, NamingScheme
 
@@ -57,6 +58,21 @@ class UpkeepOperations(RuleBasedStateMachine):
         act = lambda: structure.set_base_paths(ObjectId.of(name), copies)  # noqa: E731 - as in `register`
         if self.attempt(act, may_refuse=self.has_v1_names(table), what="set base paths"):
             self.record_unchanged(table)
+
+    @operation(is_local, at=FEW, adopt=FLAG)
+    def settle_direct_commits(self: Any, at: int, adopt: bool) -> None:
+        """Commit without the catalog to a table that holds such commits, then adopt or discard the commit."""
+        name = self.named(at)
+        if name is None or self.mode == "v1" or self.kind not in ("file", "sqlite"):
+            return
+        table, catalog = self.tables[name], self.catalogs[at % 2]
+        catalog.alter_table(name, {DIRECT_COMMITS: HOLD})
+        lance.dataset(table.uri).update_config({"committed": "directly"})
+        assert next(iter(catalog.versions.history(name))).version == table.main.latest
+        report = catalog.upkeep.direct_commits(name, Decision.ADOPT if adopt else Decision.DISCARD)
+        assert [each.version for each in report.commits] == [table.main.latest + 1]
+        catalog.alter_table(name, remove=[DIRECT_COMMITS])
+        self.record_unchanged(table)
 
     def record_unchanged(self: Any, table: Table) -> None:
         """Record the versions that upkeep has made, each with the rows of the one before it."""

@@ -48,6 +48,7 @@ class RestUpkeep:
 
     fsck = _refused(Upkeep.fsck)
     cleanup = _refused(Upkeep.cleanup)
+    direct_commits = _refused(Upkeep.direct_commits)
     relocate = _refused(Upkeep.relocate)
     move_fragments = _refused(Upkeep.move_fragments)
     identity = _refused(Upkeep.identity)

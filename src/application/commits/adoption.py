@@ -1,7 +1,8 @@
 """Adopt versions that have a final manifest and no row in the commit store.
 
 A commit store that was restored from a backup lacks its last rows, and a writer that bypasses the catalog records none.
-The final manifests are versions nevertheless, so readers find them and record their rows.
+The final manifests are versions nevertheless, so readers find them and record their rows, unless the table holds direct
+commits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import count, pairwise, takewhile
 
+from lancekeep.application.commits.direct_commits import DirectCommits
 from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.layout import DatasetRoot
@@ -32,9 +34,10 @@ Gap = tuple[int, int]
 class Adoption:
     """Finds versions without rows and records their rows; every method is idempotent."""
 
-    def __init__(self, objects: ObjectStore, rows: ManagedRows) -> None:
+    def __init__(self, objects: ObjectStore, rows: ManagedRows, direct: DirectCommits) -> None:
         self._objects = objects
         self._rows = rows
+        self._direct = direct
         self._empty: set[tuple[str, Gap]] = set()
 
     def adopt(self, root: DatasetRoot) -> VersionRow | None:
@@ -45,6 +48,10 @@ class Adoption:
             return None
         newest_first = [infos[name] for name in reversed(names.values())]
         rows = [VersionRow(root.base_uri, *each) for each in _described(newest_first)]
+        if self._direct.holds(root.base_uri):
+            rows = [row for row in rows if self._direct.is_approved(row)]
+            if not rows:
+                return None
         try:
             self._rows.record(rows)  # newest first: a concurrent reader must not take an older version for the latest
         except Damaged:
@@ -91,6 +98,8 @@ class Adoption:
         while infos and not self._is_complete(infos[-1]):
             infos.pop()
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
+        if rows and self._direct.holds(root.base_uri):
+            rows = [*takewhile(self._direct.is_approved, rows)]
         with suppress(*_READ_ONLY):
             self._rows.record(rows)  # oldest first: after a crash the next reader continues
             self.forget_vanished(root, rows)

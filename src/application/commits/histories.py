@@ -53,9 +53,9 @@ class Histories(ProtocolRunner):
             return self.retry.call(lambda: self._adoption.adopt(root))
         if self._is_outlived(root, row):
             return None
-        latest = self.finalize(row)
+        latest = self._reflected(row)
         if latest is None:  # deleted in between; there may be a later version
-            return self.latest(root)
+            return None if self.is_held(row) else self.latest(root)
         if root.is_branch and self.retry.call(partial(self.objects.head, latest.path)) is None:
             return self.retry.call(lambda: self._adopt_again(root))
         while not self.rows.guarantees.complete and self.retry.call(partial(self._is_followed, latest, ahead)):
@@ -63,16 +63,24 @@ class Histories(ProtocolRunner):
             if row is None or row.version < latest.version:
                 return self.latest(root)  # dropped or recreated in between
             if row.version > latest.version:
-                newer = self.finalize(row)
+                newer = self._reflected(row)
             else:
                 newer = self.retry.call(partial(self._adoption.catch_up, root, latest))
-                if newer == latest:
-                    break
+            if newer == latest:
+                break
             if newer is None:
                 return self.latest(root)
             latest = newer
         self._know(latest)
         return latest
+
+    def _reflected(self, row: VersionRow) -> VersionRow | None:
+        """Return the final row of the latest row; of the row before it if a direct commit has its place."""
+        final = self.finalize(row)
+        if final is not None or not self.is_held(row):
+            return final
+        before = self.retry.call(lambda: self.rows.list(row.base_uri, after=row.version, limit=1, descending=True))
+        return before[0] if before else None
 
     def _look(self, root: DatasetRoot) -> tuple[VersionRow | None, _Ahead | None]:
         """Return the latest row; on remote storage also start to check for the version after the latest known version.
@@ -116,7 +124,9 @@ class Histories(ProtocolRunner):
 
         def follows(row: VersionRow) -> bool:
             found = self.retry.call(lambda: self._adoption.following(row))
-            return found is not None and self.rows.get(row.base_uri, row.version + 1) is None
+            if found is None or self.rows.get(row.base_uri, row.version + 1) is not None:
+                return False
+            return self.direct.may_be_version(VersionRow(row.base_uri, row.version + 1, found.key, found.size))
 
         return any(all_alongside(follows, rows) if is_remote(self.objects) else map(follows, rows))
 
@@ -217,8 +227,14 @@ class Histories(ProtocolRunner):
     def forget(self) -> None:
         """Clear the memory of versions: another table may have the same location now."""
         self._final.clear()
+        self._held.clear()
         self._newest.clear()
         self._adoption.forget_gaps()
+
+    def is_settled(self, root: DatasetRoot, version: int) -> bool:
+        """Return whether this process has found that a version, or a later one, is final. This costs no request."""
+        newest = self._newest.get(root.base_uri)
+        return (newest is not None and newest.version >= version) or (root.base_uri, version) in self._final
 
     def _know(self, latest: VersionRow) -> None:
         if len(self._newest) >= REMEMBERED:

@@ -54,15 +54,21 @@ class Lineage:
 
     The predecessor is in memory if this process committed it or compared with it; otherwise it costs one request. Call
     `forget` when a table may have been dropped. ``final`` returns the final row of a version, as `Histories.get` does.
-    Threads may share an instance.
+    ``is_settled`` returns whether this process knows that a version is final: only then its manifest is kept, because
+    the manifest of a direct commit may be replaced. Threads may share an instance.
     """
 
     def __init__(
-        self, objects: ObjectStore, retry: Retry, final: Callable[[DatasetRoot, int], VersionRow | None]
+        self,
+        objects: ObjectStore,
+        retry: Retry,
+        final: Callable[[DatasetRoot, int], VersionRow | None],
+        is_settled: Callable[[DatasetRoot, int], bool],
     ) -> None:
         self._objects = objects
         self._retry = retry
         self._final = final
+        self._is_settled = is_settled
         self._lock = Lock()
         self._generation = 0
         self._held: OrderedDict[tuple[str, int], Manifest] = OrderedDict()
@@ -145,6 +151,8 @@ class Lineage:
         """
         generation, name = self._generation, ManifestName.parse(staged.rpartition("/")[2])
         if name is None or version < 1 or root.is_branch or self._held_manifest(root, version) is not None:
+            return
+        if not self._is_settled(root, version):
             return
         if (content := self._content(root.manifest_key(version, name.scheme))) is not None:
             self._remember(root.base_uri, version, Manifest(content), generation)
@@ -231,6 +239,7 @@ class Lineage:
         generation, held = self._generation, self._held_manifest(root, version)
         if held is not None:
             return held
+        is_settled = self._is_settled(root, version)
         name = ManifestName.parse(beside.rpartition("/")[2])
         assert name is not None
         content = self._content(root.manifest_key(version, name.scheme))
@@ -243,7 +252,7 @@ class Lineage:
             manifest = Manifest(content)
         except ValueError:
             return None
-        if not root.is_branch:  # Lance recreates a branch without a change that would clear the memory.
+        if is_settled and not root.is_branch:  # Lance recreates a branch without a change that would clear the memory.
             self._remember(root.base_uri, version, manifest, generation)
         return manifest
 

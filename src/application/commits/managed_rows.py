@@ -69,6 +69,11 @@ class ManagedRows:
         """
         return None if self.stored.guarantees.derived else self._direct
 
+    @property
+    def is_create_only(self) -> bool:
+        """Whether the storage creates an object only if it does not exist."""
+        return self._direct is not None
+
     def of(self, base_uri: str) -> CheckedRows:
         """Return the rows of the manager of a history.
 
@@ -131,6 +136,12 @@ class ManagedRows:
         Tables that the storage manages have none.
         """
         return self.stored.unfinished(prefix, after=after, limit=limit)
+
+    @staticmethod
+    def tables_of(base_uri: str) -> list[str]:
+        """Return the tables of which a history may be a branch; none if its path has no directory of branches."""
+        parts = base_uri.split("/")
+        return ["/".join(parts[:at]) for at, part in enumerate(parts) if part == BRANCHES]
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -255,9 +266,7 @@ class ManagedRows:
 
     def _table_is_released(self, base_uri: str) -> bool:
         """Return whether a history is a branch of a released table."""
-        parts = base_uri.split("/")
-        tables = ["/".join(parts[:at]) for at, part in enumerate(parts) if part == BRANCHES]
-        rows = (self.stored.latest(table) for table in tables)
+        rows = (self.stored.latest(table) for table in self.tables_of(base_uri))
         return any(row is not None and row.is_release for row in rows)
 
     def _require_stored(self, base_uri: str, latest: VersionRow | None) -> None:

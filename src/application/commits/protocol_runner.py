@@ -14,6 +14,7 @@ import attrs
 
 from lancekeep.application.commits.adoption import Adoption
 from lancekeep.application.commits.conflict_count import ConflictCount
+from lancekeep.application.commits.direct_commits import DirectCommits
 from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
@@ -31,6 +32,7 @@ from lancekeep.domain.commit import (
 )
 from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.domain.commit_transitions import Effect, Reply, State
+from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD
 from lancekeep.domain.errors import (
     CommitRefused,
     CommitStoreMismatch,
@@ -63,8 +65,10 @@ class ProtocolRunner:
         self.rows = ManagedRows(rows, direct, objects.root_uri)
         self.retry = retry
         self.conflicts = ConflictCount(retry.clock)
-        self._adoption = Adoption(objects, self.rows)
+        self.direct = DirectCommits(objects, self.rows)
+        self._adoption = Adoption(objects, self.rows, self.direct)
         self._final: dict[tuple[str, int], VersionRow] = {}
+        self._held: dict[str, VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
             Effect.RESERVE: self._reserve,
             Effect.FINALIZE_MET: self._finalize_met,
@@ -76,6 +80,7 @@ class ProtocolRunner:
             Effect.DELETE_STAGED: self._delete_staged,
             Effect.FIND_STAGED: self._find_staged,
             Effect.WITHDRAW_ROW: self._withdraw_row,
+            Effect.COMPARE_MET: self._compare_met,
             Effect.MEASURE_FINAL: self._measure_final,
             Effect.GET_ROW: self._get_row,
         }
@@ -139,7 +144,8 @@ class ProtocolRunner:
         """Roll a staged row forward ("External Store Reader").
 
         Returns:
-            The final row; None if the version no longer exists.
+            The final row; None if the version no longer exists, or if a direct commit that the table holds has its
+            place (`is_held`).
 
         Raises:
             CommitStoreMismatch: The row is the fence of a history that moved to another commit store.
@@ -158,6 +164,9 @@ class ProtocolRunner:
                 return final
             case State.VANISHED:
                 return None
+            case State.HELD:
+                self._held[row.base_uri] = row
+                return None
             case State.UNREADABLE if fault is not None:
                 raise fault
         raise Damaged(
@@ -165,6 +174,10 @@ class ProtocolRunner:
             "the final manifest exists. Put one of them back from a backup. Without one, `lancekeep repair --deep "
             f"--yes` forgets the row, and the table is at version {row.version - 1} again."
         )
+
+    def is_held(self, row: VersionRow) -> bool:
+        """Return whether `finalize` has found a direct commit, which the table holds, in the place of a row."""
+        return self._held.get(row.base_uri) == row
 
     def _remember(self, row: VersionRow) -> None:
         """Keep a final row; a migration of manifest names changes rows of V1 names."""
@@ -215,11 +228,16 @@ class ProtocolRunner:
 
     def _finalize_met(self, progress: Progress, _: bytes | None) -> Event:
         assert progress.met is not None
-        self.finalize(progress.met)
+        final = self.finalize(progress.met)
+        if progress.state is State.FINALIZE_PREDECESSOR and final is None and self.is_held(progress.met):
+            return Event(Reply.DIRECT, progress.met)
         return DONE
 
     def _find_predecessor(self, progress: Progress, _: bytes | None) -> Event:
-        return found_predecessor(progress, self._predecessor(progress) is not None)
+        predecessor = self._predecessor(progress)
+        if predecessor is not None and not self.direct.may_be_version(predecessor):
+            return Event(Reply.DIRECT, predecessor)
+        return found_predecessor(progress, predecessor is not None)
 
     def _record_predecessor(self, progress: Progress, _: bytes | None) -> Event:
         predecessor = self._predecessor(progress)
@@ -274,6 +292,8 @@ class ProtocolRunner:
         if own:
             return Event(Reply.SAME)
         winner = attrs.evolve(progress.final_row, size=len(final), committer="")
+        if progress.state is State.COMPARE and not self.direct.may_be_version(winner, final):
+            return Event(Reply.DIRECT, winner)
         return Event(Reply.DIFFERENT, winner, len(final))
 
     def _final_content(self, row: VersionRow) -> bytes | None:
@@ -310,6 +330,22 @@ class ProtocolRunner:
             self.rows.delete(own.base_uri, [own.version])
         return DONE
 
+    def _compare_met(self, progress: Progress, content: bytes | None) -> Event:
+        """Measure the final manifest, which another participant has created: of the row's writer, or a direct one."""
+        if not self.direct.holds(progress.row.base_uri):
+            return self._measure_final(progress, content)
+        final = self._final_content(progress.final_row)
+        if final is None:
+            return ABSENT
+        found = attrs.evolve(progress.final_row, size=len(final), committer="")
+        if self.direct.is_approved(found, final):
+            return Event(Reply.PRESENT, size=len(final))
+        try:
+            staged = self.objects.get(progress.row.path)
+        except ObjectNotFound:
+            return ABSENT  # the row has become final since, or it is lost
+        return Event(Reply.PRESENT, size=len(final)) if staged == final else Event(Reply.DIRECT, found)
+
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)
         return ABSENT if info is None else Event(Reply.PRESENT, size=info.size)
@@ -343,12 +379,23 @@ def refusal(progress: Progress, fault: LancekeepError | None) -> LancekeepError:
         return refused
     if progress.state is State.REFUSED and fault is not None:
         return fault
+    if progress.state in (State.HELD, State.REFUSED) and progress.met is not None:
+        return held(progress.met)
     if progress.state is State.MOVED:
         return moved(progress.met)
     return CommitRefused(
         f"{progress.row.base_uri}: version {progress.row.version} would leave a gap: the latest version is "
         f"{progress.met.version if progress.met else 'none'}. The table was dropped, or recreated, since the "
         "writer opened it: open it again. Nothing was committed."
+    )
+
+
+def held(direct: VersionRow) -> CommitRefused:
+    """Return the error for a commit that meets a direct commit which its table holds."""
+    return CommitRefused(
+        f"{direct.base_uri}: a writer committed version {direct.version} to the storage without the catalog, and the "
+        f"table holds such commits ({DIRECT_COMMITS!r} is {HOLD!r}). No version can follow until you adopt or discard "
+        "it with `lancekeep direct-commits`. Nothing was committed."
     )
 
 

@@ -12,7 +12,7 @@ import attrs
 
 from lancekeep.application.commits.histories import Histories
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.commits.protocol_runner import recognizable, refusal
+from lancekeep.application.commits.protocol_runner import held, recognizable, refusal
 from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.parts import part
 from lancekeep.application.retry import Retry
@@ -97,7 +97,7 @@ class TableCommits(Histories):
         """Compares staged manifests with their predecessors."""
         from lancekeep.application.commits.lineage import Lineage  # a process that only reads needs none
 
-        return Lineage(self.objects, self.retry, self.get)
+        return Lineage(self.objects, self.retry, self.get, self.is_settled)
 
     @part
     def naming_schemes(self) -> NamingSchemes:
@@ -196,6 +196,7 @@ class TableCommits(Histories):
         Returns:
             The manifest to commit, which is staged under the same name, its bytes, and its descent.
         """
+        self._require_reflected(root, staged.version - 1)
         manifest = self.lineage.decode(root, staged, content)
         settled = None if manifest is None else self.settled_indexes.staged(root, staged, manifest)
         if settled is None:
@@ -206,6 +207,16 @@ class TableCommits(Histories):
         self.settled_indexes.write(root, files)
         self.retry.call(partial(self.objects.put, staged.path, content))
         return staged, content, descendant
+
+    def _require_reflected(self, root: DatasetRoot, version: int) -> None:
+        """Raise `CommitRefused` if a version to follow is a direct commit that the table holds.
+
+        From then on its manifest stays the same, so a writer cannot have built on another one.
+        """
+        if version < 1 or self.is_settled(root, version) or not self.holds(root):
+            return
+        if self.get(root, version) is None and (found := self.final_object(root, version)) is not None:
+            raise held(found)
 
     def commit_built(
         self,
@@ -466,6 +477,7 @@ class TableCommits(Histories):
                 return self._known(row)
             case State.CONFLICT | State.ABANDON:
                 self.conflicts.add(row.base_uri)
+                self._require_not_held(progress.met)
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 gone = (
@@ -474,6 +486,13 @@ class TableCommits(Histories):
                 )
                 return Unknown(CommitToken(recognizable(progress.staged, content)), str(fault) if fault else gone)
         raise refusal(progress, fault)
+
+    def _require_not_held(self, winner: VersionRow | None) -> None:
+        """Raise `CommitRefused` if the row of the winner can never be published, so that a retry would lose again."""
+        if winner is None or winner.is_final or winner.moved_to is not None or not self.direct.holds(winner.base_uri):
+            return
+        if self.finalize(winner) is None and self.is_held(winner):
+            raise held(winner)
 
     def _known(self, row: VersionRow) -> Committed:
         """Remember a committed version."""
@@ -526,6 +545,8 @@ class TableCommits(Histories):
             rows, foreign = self.rows.sort_out(root.base_uri)
             if foreign:
                 self.rows.delete(root.base_uri, [row.version for row in foreign])
+            if rows or foreign:
+                self.direct.forget(root.base_uri)
             if rows:
                 self._adoption.forget_vanished(root, rows)
 
@@ -536,6 +557,7 @@ class TableCommits(Histories):
         """Delete every row of a dataset and its branches, to drop it."""
         for history in self.histories(root):
             self.retry.call(partial(self.rows.delete, history.base_uri))
+            self.retry.call(partial(self.direct.forget, history.base_uri))
         self.forget()
 
     # -- moving to another commit store -------------------------------------------------------------------------
@@ -552,10 +574,39 @@ class TableCommits(Histories):
             if latest is not None:
                 if latest.moved_to == new_store:
                     return
-                latest = self.finalize(latest)
+                met, latest = latest, self.finalize(latest)
+                if latest is None and self.is_held(met):
+                    raise held(met)
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return
+
+    # -- direct commits -----------------------------------------------------------------------------------------
+
+    def holds(self, root: DatasetRoot) -> bool:
+        """Return whether a dataset holds direct commits."""
+        return self.retry.call(partial(self.direct.holds, root.base_uri))
+
+    def hold(self, root: DatasetRoot) -> None:
+        """Hold the direct commits of a dataset and its branches from now on. Idempotent.
+
+        The versions that exist stay: they are entered before.
+        """
+        if not self.holds(root):
+            for history in self.histories(root):
+                self.latest(history)
+            self.retry.call(partial(self.direct.hold, root.base_uri))
+            self.forget()
+
+    def require_successor(self, root: DatasetRoot, found: StagedManifest, content: bytes) -> None:
+        """Raise `CommitRefused` if a manifest does not descend from the version before it."""
+        self.lineage.require(root, found, self.lineage.decode(root, found, content), None)
+
+    def adopt_direct(self, root: DatasetRoot) -> None:
+        """Adopt the direct commits of a dataset and its branches from now on. Idempotent."""
+        for history in self.histories(root):
+            self.retry.call(partial(self.direct.forget, history.base_uri))
+        self.forget()
 
     # -- leaving a table to the storage -------------------------------------------------------------------------
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question, SetProperties
+from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD, holds
 from lancekeep.domain.dropped import records
-from lancekeep.domain.errors import CommitStoreMismatch, Damaged, InvalidInput, LancekeepError, Refused
+from lancekeep.domain.errors import (
+    CommitStoreMismatch,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    Refused,
+    Unsupported,
+)
 from lancekeep.domain.home_copy import MOVING_PROPERTY, require_home
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
@@ -19,6 +27,7 @@ from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
 from lancekeep.ports.manifest_store import ForeseeingManifestStore
 
 if TYPE_CHECKING:
+    from lancekeep.application.commits.managed_rows import ManagedRows
     from lancekeep.application.commits.table_commits import TableCommits
     from lancekeep.domain.idempotency import Effect
     from lancekeep.domain.table import Table
@@ -241,12 +250,17 @@ class Ledger:
         """Return whether the commit store manages the versions of a table."""
         return self.managed and not by_storage(table.properties)
 
+    def holds(self, table: Table) -> bool:
+        """Return whether a table holds direct commits."""
+        return self.managed and holds(table.properties)
+
     def require_manager(self, properties: Mapping[str, str | None]) -> None:
         """Check that the manager that properties name can manage tables of this catalog.
 
         Raises:
             InvalidInput: The catalog has no commit store.
-            Unsupported: The storage has no create-only write.
+            Unsupported: The storage has no create-only write, or the commit store cannot tell direct commits from its
+                own.
         """
         if properties.get(MANAGED) == IMPLEMENTATION and not self.managed:
             raise InvalidInput(
@@ -255,6 +269,28 @@ class Ledger:
             )
         if properties.get(MANAGED) == STORAGE:
             self.commits.rows.require_storage()
+        if properties.get(DIRECT_COMMITS) == HOLD:
+            self.require_holding(self.commits.rows if self.managed else None)
+
+    def require_holding(self, rows: ManagedRows | None) -> None:
+        """Check that tables whose versions a commit store manages can hold direct commits.
+
+        Raises:
+            Unsupported: There is no commit store, it may lose acknowledged rows, or the storage has no create-only
+                write.
+        """
+        if rows is None or rows.guarantees.derived or not rows.guarantees.remembers:
+            reason = "the catalog has no commit store" if rows is None else f"{rows.url} may lose acknowledged rows"
+            raise Unsupported(
+                f"{DIRECT_COMMITS!r} is {HOLD!r}, and {reason}, so a direct commit cannot be told from a commit of the "
+                "catalog. Move the versions to a commit store that keeps every row with change_commit_store first, "
+                "such as sqlite://, or postgresql:// with durable=true; nothing was changed"
+            )
+        if not rows.is_create_only:
+            raise Unsupported(
+                f"{DIRECT_COMMITS!r} is {HOLD!r}, and the storage has no create-only write, so a commit of the catalog "
+                "and a direct commit could replace each other. Leave the property out; nothing was changed"
+            )
 
     def record_store(self) -> None:
         """Record the commit store in a catalog that has none recorded."""

@@ -19,6 +19,7 @@ from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties, ancestors, page
+from lancekeep.domain.direct_commits import DIRECT_COMMITS, holds, require_consistent
 from lancekeep.domain.dropped import is_held
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -284,6 +285,8 @@ class Tables:
         if owner is None or owner.listed:  # else another writer has dropped the table, and declared its own there
             if by_storage(table.properties):
                 self._ledger.commits.reclaim(self._places.dataset_root(table))
+            if self._ledger.holds(table):
+                self._ledger.commits.adopt_direct(self._places.dataset_root(table))
             self._places.objects.delete(self._places.reserved_marker(table))
             self._places.objects.prune(self._places.key(table))
 
@@ -329,6 +332,8 @@ class Tables:
                 self._ledger.commits.forget_predecessor(root)
             if by_storage(table.properties):
                 self._ledger.commits.release(root)
+            if self._ledger.holds(table):
+                self._ledger.commits.hold(root)
         return table
 
     @once(Table)
@@ -429,12 +434,13 @@ class Tables:
             if released is not None and before.location != released.location:
                 raise ConcurrentModification(f"{object_id} was dropped or moved since; nothing was changed")
             after = attrs.evolve(before, properties=SetProperties(changes).merged_into(before.properties))
+            require_consistent(after.properties)
             return alter_table(view, object_id, changes), after
 
         self._removal.record_listed(object_id)
-        if MANAGED not in changes:
+        if MANAGED not in changes and DIRECT_COMMITS not in changes:
             return self._ledger.apply(decide, effect=lambda altered: altered)
-        if by_storage({MANAGED: changes[MANAGED] or ""}):
+        if by_storage({MANAGED: changes.get(MANAGED) or ""}):
             self._ledger.refuse_early(decide)
             released = self.find(object_id)
             self._let_manage(released, storage=True)
@@ -448,24 +454,30 @@ class Tables:
         return altered
 
     def follow_entry(self, object_id: ObjectId) -> None:
-        """Let the manager that a table's entry names manage its versions. Idempotent.
+        """Let the manager that a table's entry names manage its versions, and its direct commits. Idempotent.
 
         Another writer may change the entry, or drop the table, at the same time.
         """
-        followed: tuple[str, bool] | None = None
+        followed: tuple[str, bool, bool] | None = None
         with suppress(TableNotFound):
             while True:
                 table = self.find(object_id)
-                wanted = table.location, by_storage(table.properties)
+                wanted = table.location, by_storage(table.properties), holds(table.properties)
                 if wanted == followed:
                     return
                 self._let_manage(table, storage=wanted[1])
+                self._let_hold(table, wanted[2])
                 followed = wanted
 
     def _let_manage(self, table: Table, *, storage: bool) -> None:
         commits, root = self._ledger.commits, self._places.dataset_root(table)
         if self._ledger.managed and commits.is_managed_otherwise(root, storage=storage):
             commits.release(root) if storage else commits.reclaim(root)
+
+    def _let_hold(self, table: Table, wanted: bool) -> None:
+        commits, root = self._ledger.commits, self._places.dataset_root(table)
+        if self._ledger.managed and commits.holds(root) is not wanted:
+            commits.hold(root) if wanted else commits.adopt_direct(root)
 
     def checked(self, properties: Mapping[str, str] | None) -> dict[str, str]:
         """Check the properties of a new table, and return a copy.
@@ -484,7 +496,7 @@ class Tables:
         The manager of its versions stays, unless ``properties`` name another. So does what is stated about its row ids.
         """
         present = self.find(object_id).properties
-        kept = {name: value for name, value in present.items() if name in (MANAGED, STABLE_ROW_IDS)}
+        kept = {name: value for name, value in present.items() if name in (DIRECT_COMMITS, MANAGED, STABLE_ROW_IDS)}
         properties = {**kept, **properties}
         users = {name: value for name, value in present.items() if not is_own(name)}
         if users != properties:

@@ -390,15 +390,19 @@ def _versions_at_one_moment(versions: Versions, tables: Sequence[Table]) -> list
     roots = [versions.dataset_root(table) for table in tables]
     rows = commits.retry.call(lambda: commits.rows.latest_all([root.base_uri for root in roots]))
     latest: list[VersionRow] = []
+    found: list[int | None] = []
     for row, root in zip(rows, roots, strict=True):
         # A table without rows can have versions that its store does not know yet; the next attempt reads them.
         finished = commits.latest(root) if row is None else commits.finalize(row)
+        if row is not None and finished is None and commits.is_held(row):
+            finished = commits.latest(root)
         if (row is None) != (finished is None):
             return None
         if row is not None and finished is not None:
             latest.append(finished)
+        found.append(None if finished is None else finished.version)
     if commits.unrecorded(latest):
         for root in roots:
             commits.latest(root)
         return None
-    return [None if row is None else row.version for row in rows]
+    return found

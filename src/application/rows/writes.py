@@ -346,6 +346,8 @@ class Writes:
         self._ledger.refuse_early(self._ledger.authorized(decide))
         if self._ledger.managed and by_storage(table.properties):
             self._ledger.commits.release(self._places.dataset_root(table))
+        if self._ledger.holds(table):
+            self._ledger.commits.hold(self._places.dataset_root(table))
         with performing(None):  # the entry is the effect of a request; without it, the version does not exist
             first = self._write_first(table, data)
         try:

@@ -27,6 +27,7 @@ from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.upkeep.fsck import Progress, require_span
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
+from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
@@ -101,6 +102,7 @@ class _Dataset:
         tier: The directory outside of the root that holds data files of tables; None for a table.
         has_digests: Whether the directory has records of digests.
         protection: Which versions stay because the table is protected; empty if none.
+        holds: Whether the table holds direct commits.
     """
 
     name: str
@@ -112,6 +114,7 @@ class _Dataset:
     tier: OutsideDirectory | None = None
     has_digests: bool = False
     protection: str = ""
+    holds: bool = False
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -211,7 +214,8 @@ class Cleanup:
         If a symbolic link leads to the table, nothing of it is removed. It is still read, because it may be a clone.
         """
         try:
-            return _Dataset(str(table.id), self.places.dataset_root(table), selected, object_id=table.id)
+            root = self.places.dataset_root(table)
+            return _Dataset(str(table.id), root, selected, object_id=table.id, holds=self.ledger.holds(table))
         except Damaged as error:
             return _Dataset(str(table.id), self._root(table.location), selected, refusal=str(error))
 
@@ -285,6 +289,8 @@ class Cleanup:
                 ]
 
     def _choose_versions(self, dataset: _Dataset) -> None:
+        if dataset.holds:
+            self._require_no_direct_commit(dataset)
         held = self._references(dataset)
         for branch in dataset.branches.values():
             final_names((info.key.rpartition("/")[2] for info in branch.versions.values()), branch.root.base_uri)
@@ -296,6 +302,20 @@ class Cleanup:
                 if self._is_older(info, self.grace) and not self._is_claimed(branch, info)
             ]
             branch.dangling = self._dangling(branch)
+
+    def _require_no_direct_commit(self, dataset: _Dataset) -> None:
+        """Check that each history ends with a version of the catalog, so that the latest one counts as such.
+
+        Raises:
+            Damaged: A direct commit that the table holds follows it.
+        """
+        for branch in dataset.branches.values():
+            latest, newest = self.ledger.commits.latest(branch.root), max(branch.versions, default=0)
+            if newest > (0 if latest is None else latest.version):
+                raise Damaged(
+                    f"{branch.root.base_uri}: version {newest} is a direct commit, and the table holds such commits "
+                    f"({DIRECT_COMMITS!r} is {HOLD!r}). Adopt or discard it with `lancekeep direct-commits`"
+                )
 
     def _spare_below_tags(self, dataset: _Dataset, branch: _Branch, held: Collection[Reference]) -> None:
         """Keep the versions of a protected table up to the latest tag or branch of a history."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from lancekeep.application.commits.direct_commits import DirectCommits
 from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.direct_commits import holds
 from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import ObjectId
@@ -37,6 +39,8 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     target = commits.rows.beside(rows)
     # An unreachable store must not block the catalog, so it is read before the move begins.
     rows.latest(places.probe_uri)
+    if holds(view.properties) or any(holds(table.properties) for table in _tables(view)):
+        ledger.require_holding(target)
     for table in _tables(view):
         if by_storage(table.properties):
             continue
@@ -52,6 +56,10 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
     if ledger.manifest.history is not None:
         roots.append(ledger.manifest.history)
     moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
+    direct = DirectCommits(commits.objects, target)
+    for table in _tables(view):
+        base_uri = places.dataset_root(table).base_uri
+        direct.hold(base_uri) if holds(table.properties) else direct.forget(base_uri)
     ledger.finish_move(rows)
     return moved
 

@@ -75,6 +75,7 @@ class Kind(Enum):
     FOREIGN_ROW = "foreign row"
     LOST = "missing version"
     UNRECORDED = "unrecorded version"
+    DIRECT = "direct commit"
     STAGED = "leftover staged manifest"
     GAP = "version gap"
     STALE_HINT = "stale version hint"

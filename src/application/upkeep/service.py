@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -15,6 +15,7 @@ from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleane
 from lancekeep.application.upkeep.commit_store_move import move_to
 from lancekeep.application.upkeep.directory import Directory
 from lancekeep.application.upkeep.fsck import Finding, Fsck, FsckReport, Kind, Progress
+from lancekeep.application.upkeep.held_commits import DirectCommitsReport, HeldCommits
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
@@ -22,6 +23,8 @@ from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
 from lancekeep.domain.commit import Committed
+from lancekeep.domain.direct_commits import Decision
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
@@ -168,6 +171,40 @@ class Upkeep:
         own.requests.clean_up(max(age, KEEP_REQUESTS))
         removed = own.ledger.commits.retry.call(own.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
+
+    def direct_commits(
+        self, identifier: Identifier, decision: Decision | Literal["adopt", "discard"] | None = None
+    ) -> DirectCommitsReport:
+        """List the direct commits that a table holds, or adopt or discard all of them.
+
+        A table with the property ``lancekeep.direct_commits`` = ``hold`` does not show versions that a writer commits
+        to the storage without the catalog, and no version can follow them. ``adopt`` makes them versions of the table,
+        in their order, after the checks of every commit. ``discard`` replaces each by a version that holds the same as
+        the version before it; `cleanup` later removes the files that only the direct commit named.
+
+        For each direct commit the first decision of any process stands. If the operation is interrupted at any point,
+        call it again to complete it. Branches are included.
+
+        Args:
+            identifier: The table.
+            decision: What to do; by default nothing.
+
+        Returns:
+            The direct commits that were found. A table that adopts direct commits has none.
+
+        Raises:
+            TableNotFound: The table does not exist.
+            InvalidInput: The decision is unknown.
+            CommitRefused, Damaged, Refused: A direct commit may not follow the version before it, or has no version
+                before it to return to. It and later ones stay as they are.
+            ConcurrentModification: Another process has settled a direct commit otherwise.
+        """
+        if decision not in (None, *Decision):
+            raise InvalidInput(f"the decision is {decision!r}; expected 'adopt' or 'discard', or none to list")
+        own = self._directory
+        table = own.tables.find(ObjectId.of(identifier))
+        held = HeldCommits(own.commits, own.versions.check, str(table.id), own.places.dataset_root(table))
+        return held.settle(None if decision is None else Decision(decision))
 
     def relocate(
         self,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import FsckReport, Progress
+from lancekeep.application.upkeep.held_commits import DirectCommitsReport
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
 from lancekeep.application.upkeep.table_relocation import RelocationReport
 from lancekeep.application.upkeep.tiering import TieringReport
 from lancekeep.domain.commit import Committed
+from lancekeep.domain.direct_commits import Decision
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
@@ -44,6 +46,10 @@ class UpkeepService(Protocol):
         dry_run: bool = False,
         progress: Progress = lambda done, total, name: None,
     ) -> CleanupReport: ...
+
+    def direct_commits(
+        self, identifier: Identifier, decision: Decision | Literal["adopt", "discard"] | None = None
+    ) -> DirectCommitsReport: ...
 
     def relocate(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from lancekeep.application.upkeep.checked_history import History, Repair, gaps, 
 from lancekeep.application.upkeep.content_checks import ContentChecks
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, Place, Reference
+from lancekeep.domain.direct_commits import ADOPT, DIRECT_COMMITS, holds
 from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
@@ -99,6 +100,14 @@ class TableChecks:
     def _of_manager(self, table: Table, root: DatasetRoot, *, repair: bool) -> Iterator[Finding]:
         """Yield the finding on a table whose manager is not the manager that its entry names."""
         storage = by_storage(table.properties)
+        if self.managed and self.commits.holds(root) is not holds(table.properties):
+            if repair:
+                self.follow_entry(table.id)
+            meaning = (
+                f"{DIRECT_COMMITS!r} is {table.properties.get(DIRECT_COMMITS, ADOPT)!r}, and {self.commits.rows.url} "
+                "has recorded otherwise: a change of the property was stopped, or the commit store lost a row"
+            )
+            yield Finding(Kind.MANAGER, str(table.id), meaning, "follow the property", repaired=repair)
         if not self.managed or not self.commits.is_managed_otherwise(root, storage=storage):
             return
         if repair:
@@ -231,19 +240,29 @@ class TableChecks:
             meaning = f"the row of version {row.version} names {row.path!r:.200}, which is not that version's manifest"
             found = Finding(Kind.FOREIGN_ROW, history.title, meaning, "remove the row")
             yield found, partial(self._remove_row, history.root, row)
-        yield from self._of_rows(history)
+        direct = self._direct(history)
+        yield from self._of_rows(history, direct)
+        for version in direct:
+            key = history.finals[version].key
+            meaning = (
+                f"a writer committed version {version} to {key!r} without the catalog. No reader of the catalog sees "
+                "it, and no version can follow: `lancekeep direct-commits` adopts or discards it"
+            )
+            yield Finding(Kind.DIRECT, history.title, meaning), None
         if history.rows:  # a table that was never used through the catalog has no rows
-            yield from self._unrecorded(history)
-        yield from self._leftovers(history)
+            yield from self._unrecorded(history, direct)
+        yield from self._leftovers(history, direct)
         yield from gaps(branch, history, held)
         if history.finals:
             if self.commits.rows.of(history.root.base_uri).guarantees.derived:
                 yield from self._of_hint(history)
             yield from self._contents.of_head(history)
 
-    def _of_rows(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _of_rows(self, history: History, direct: Collection[int]) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield rows of unfinished commits, and rows of missing versions."""
         for version, row in history.rows.items():
+            if version in direct:
+                continue  # a commit that lost to it
             if version in history.finals and row.is_final:
                 if row.path != history.finals[version].key and not self._exists(row.path):
                     yield self._renamed(history, row)
@@ -275,13 +294,22 @@ class TableChecks:
         repair = Finding(Kind.LOST, history.title, f"{where}: {reason}", "forget the row")
         return repair, partial(self._forget, row)
 
-    def _unrecorded(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _direct(self, history: History) -> Collection[int]:
+        """Return the direct commits that the table holds: manifests above the latest row."""
+        newest = max(history.rows, default=0)
+        above = [version for version in sorted(history.finals) if version >= newest]
+        if not above or not self.managed or not self.commits.holds(history.root):
+            return ()
+        latest = self.commits.latest(history.root)
+        return [version for version in above if latest is None or version > latest.version]
+
+    def _unrecorded(self, history: History, direct: Collection[int]) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield manifests without rows: lost rows, or an interrupted removal or adoption."""
         newest = max(history.rows)
         foreign = {row.version for row in history.foreign}
         outdated = newest not in history.finals  # rows from before a clean-up, which left versions above a gap
         for version, info in sorted(history.finals.items()):
-            if version in history.rows or version in foreign:
+            if version in history.rows or version in foreign or version in direct:
                 continue
             if self.commits.rows.get(history.root.base_uri, version) is not None:
                 continue
@@ -294,7 +322,7 @@ class TableChecks:
             else:
                 yield Finding(Kind.UNRECORDED, history.title, meaning, "enter the row"), partial(self._record, row)
 
-    def _leftovers(self, history: History) -> Iterator[tuple[Finding, Repair | None]]:
+    def _leftovers(self, history: History, direct: Collection[int]) -> Iterator[tuple[Finding, Repair | None]]:
         """Yield staged manifests of commits that lost, crashed or are in progress."""
         yield from self._unfinished(history.title, history.unfinished)
         for info in history.staged:
@@ -302,6 +330,8 @@ class TableChecks:
             row = history.rows.get(name.version) if name else None
             if name is None or (row is not None and row.path == info.key):
                 continue
+            if name.version in direct:
+                continue  # it may be what replaces the direct commit
             if name.version <= max(history.finals, default=0):
                 meaning = f"{info.key!r} lost version {name.version} to another commit, or was published"
                 found = Finding(Kind.STAGED, history.title, meaning, "remove it")

@@ -218,6 +218,7 @@ class TableRelocation:
             self._removal.clones.record_dataset(target.location)
             progress(4, 5, "switching the catalog entry")
             self._ledger.apply(lambda view: self._switched(view, table, target.location))
+            self._tables.follow_entry(table.id)
         except (*DEFINITE, Damaged):
             with suppress(LancekeepError):  # the caller raises the original error
                 self._lift(table)

@@ -79,6 +79,12 @@ SECTIONS = {
         Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows.", AGAIN),
         Entry("cost", "cost", "Show the bytes of tables, what needs them, and what frees them."),
         Entry("digest", "digest", "Record the digests of the files of tables.", AGAIN),
+        Entry(
+            "direct-commits",
+            "direct_commits",
+            "Adopt or discard versions that were committed to storage without the catalog.",
+            AGAIN,
+        ),
         Entry("fsck", "fsck", "Check the catalog for inconsistencies; change nothing."),
         Entry("inspect", "inspect", "Show the stored metadata of a table."),
         Entry("maintain", "maintain", "Compact, index and clean up tables by a policy, once.", AGAIN),

@@ -1,0 +1,437 @@
+"""Versions that a writer commits to the storage without the catalog, in tables that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import lance
+import lancedb
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from engines import Engine
+from faults import Crash, Faulty, crash_at
+from home_kinds import HOMES, Home, home_of
+from lance_namespace import DescribeTableVersionRequest, ListTableVersionsRequest
+from rest_server import serving
+
+import lancekeep
+from lancekeep.application.catalog import directory_of
+from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    InvalidInput,
+    Refused,
+    Unsupported,
+    VersionNotFound,
+)
+from lancekeep.entrypoints.cli import lancekeep as command
+
+HOLD = {"lancekeep.direct_commits": "hold"}
+ADOPT = {"lancekeep.direct_commits": "adopt"}
+T = "n.t"
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"x": list(numbers)})
+
+
+def values(dataset: Any) -> list[int]:
+    return sorted(dataset.to_table()["x"].to_pylist())
+
+
+def seen(catalog: lancekeep.Catalog, table: str = T) -> list[int]:
+    """The rows that the catalog shows."""
+    return values(catalog.open(table))
+
+
+def uri(catalog: lancekeep.Catalog, table: str = T) -> str:
+    return catalog.describe_table(table).uri
+
+
+def direct(catalog: lancekeep.Catalog, number: int, table: str = T) -> None:
+    """Append without the catalog."""
+    lance.write_dataset(rows(number), uri(catalog, table), mode="append")
+
+
+def kinds(catalog: lancekeep.Catalog) -> list[tuple[Kind, str]]:
+    return [(finding.kind, finding.object) for finding in catalog.upkeep.fsck(deep=True, grace=0).findings]
+
+
+@pytest.fixture(params=HOMES)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    return home_of(request.param, tmp_path, request.getfixturevalue)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Home:
+    return home_of("sqlite", tmp_path, lambda _: "")
+
+
+@pytest.fixture
+def catalog(local: Home) -> Iterator[lancekeep.Catalog]:
+    """A catalog with a table of two versions that holds direct commits."""
+    with local.connect() as catalog:
+        catalog.write(T, rows(1), properties=HOLD)
+        catalog.write(T, rows(2), "append")
+        yield catalog
+
+
+# -- not reflected --------------------------------------------------------------------------------------------------
+
+
+def test_direct_commit_is_held_until_it_is_adopted_or_discarded(home: Home) -> None:
+    with home.connect() as catalog, home.connect() as other:
+        catalog.write(T, rows(1), properties=HOLD)
+        catalog.write(T, rows(2), "append")
+        namespace = home.namespace()
+        for number, decision in ((3, "discard"), (4, "adopt")):
+            before = seen(catalog)
+            version = catalog.describe_table(T).version or 0
+            direct(catalog, number)
+            for reader in (catalog, other):
+                assert (seen(reader), reader.describe_table(T).version) == (before, version)
+                assert [entry.version for entry in reader.versions.history(T)] == list(range(version, 0, -1))
+                with pytest.raises(VersionNotFound):
+                    reader.open(T, version=version + 1)
+            for data in (rows(9), rows(9).to_reader()):
+                with pytest.raises(CommitRefused, match=rf"committed version {version + 1} to the storage without"):
+                    other.write(T, data, "append")
+            with pytest.raises(OSError, match="Commit result for version"):
+                lance.write_dataset(rows(9), namespace_client=namespace, table_id=["n", "t"], mode="append")
+            listed = namespace.list_table_versions(ListTableVersionsRequest(id=["n", "t"])).versions
+            assert sorted(each.version for each in listed) == list(range(1, version + 1))
+            assert {kind for kind, _ in kinds(other)} <= {Kind.DIRECT, Kind.STAGED}
+            assert kinds(other).count((Kind.DIRECT, T)) == 1
+            skipped = other.upkeep.cleanup(older_than=0, grace=0).skipped
+            assert [each.table for each in skipped] == [T]
+            report = other.upkeep.direct_commits(T)
+            assert [each.version for each in report.commits] == [version + 1]
+            assert other.upkeep.direct_commits(T, decision).commits == report.commits  # type: ignore[arg-type]
+            after = sorted(before if decision == "discard" else [*before, number])
+            assert seen(catalog) == seen(other) == after == values(lance.dataset(uri(catalog)))
+            other.write(T, rows(10 * number), "append")
+            assert seen(catalog) == sorted([*after, 10 * number]) == values(lance.dataset(uri(catalog)))
+        assert {kind for kind, _ in kinds(other)} <= {Kind.STAGED}
+        catalog.upkeep.cleanup(older_than=0, grace=0)
+        assert seen(other) == values(lance.dataset(uri(catalog))) == [1, 2, 4, 30, 40]
+        assert kinds(other) == []
+
+
+def test_several_direct_commits_are_settled_in_their_order(catalog: lancekeep.Catalog) -> None:
+    for number in (3, 4, 5):
+        direct(catalog, number)
+    assert str(catalog.upkeep.direct_commits(T)) == "n.t: holds version 3, version 4, version 5"
+    catalog.upkeep.direct_commits(T, "adopt")
+    assert seen(catalog) == [1, 2, 3, 4, 5]
+    for number in (6, 7):
+        direct(catalog, number)
+    catalog.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2, 3, 4, 5]
+    assert catalog.describe_table(T).version == 7
+    assert [each.version for each in catalog.upkeep.direct_commits(T, "adopt").commits] == []
+
+
+def test_writer_that_built_on_a_direct_commit_is_refused_also_after_it_was_discarded(local: Home) -> None:
+    """pylance lists the storage before it commits, so it may build on what no reader of the catalog sees."""
+    with local.connect() as catalog:
+        catalog.write(T, rows(1), properties=HOLD)
+        direct(catalog, 2)
+        built = lance.dataset(uri(catalog))
+        fragments = lance.fragment.write_fragments(rows(3), uri(catalog), mode="append")
+        operation = lance.LanceOperation.Append(fragments)
+
+        def commit() -> None:
+            lance.LanceDataset.commit(
+                built.uri,
+                operation,
+                read_version=2,
+                namespace_client=local.namespace(),
+                table_id=["n", "t"],
+                namespace_client_managed_versioning=True,
+            )
+
+        with pytest.raises((OSError, ValueError)):
+            commit()
+        assert seen(catalog) == [1]
+        catalog.upkeep.direct_commits(T, "discard")
+        with suppress(OSError, ValueError):
+            commit()  # rebased on the version that replaced it, or refused
+        assert 2 not in seen(catalog)
+        assert seen(catalog) == values(lance.dataset(uri(catalog)))
+
+
+def test_other_engines_commit_directly_and_are_held(
+    catalog: lancekeep.Catalog, local: Home, engine_of: Callable[[str], Engine]
+) -> None:
+    engine = engine_of("pylance-4.0.2")
+
+    def of_engine() -> list[int]:
+        return sorted(engine.open(uri(catalog)).rows()["x"].to_pylist())
+
+    engine.open(uri(catalog)).append(rows(3))
+    assert seen(catalog) == [1, 2]
+    catalog.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == of_engine() == [1, 2]
+    catalog.write("u", rows(1), properties=HOLD)
+    lancedb.connect(local.root).open_table("u").add(rows(4))
+    assert seen(catalog, "u") == [1]
+    catalog.upkeep.direct_commits("u", "adopt")
+    assert seen(catalog, "u") == [1, 4]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_direct_commit_in_the_middle_of_a_commit(catalog: lancekeep.Catalog, local: Home, late: bool) -> None:
+    """It comes just before the copy to the final name, after the row was reserved, or after it."""
+    with local.connect() as writer:
+        commits: Any = directory_of(writer).commits
+        objects = commits.objects
+        place = uri(catalog)
+
+        class Interrupted:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(objects, name)
+
+            def copy_if_absent(self, source: str, target: str) -> bool:
+                created: bool = late and objects.copy_if_absent(source, target)
+                commits.objects = objects
+                lance.write_dataset(rows(3), place, mode="append")
+                return created if late else objects.copy_if_absent(source, target)
+
+        commits.objects = Interrupted()
+        if late:
+            writer.write(T, rows(9).to_reader(), "append")
+        else:
+            with pytest.raises(CommitRefused, match="committed version 3 to the storage"):
+                writer.write(T, rows(9).to_reader(), "append")
+        own = [9] if late else []
+        for reader in (writer, catalog):
+            assert seen(reader) == [1, 2, *own]
+            with pytest.raises(CommitRefused, match="to the storage without the catalog"):
+                reader.write(T, rows(8).to_reader(), "append")
+            snapshot = reader.snapshot([T])
+            assert values(snapshot.open(T)) == [1, 2, *own]
+    catalog.upkeep.direct_commits(T, "adopt")
+    assert seen(catalog) == values(lance.dataset(place)) == sorted([1, 2, 3, *own])
+    catalog.write(T, rows(5), "append")
+    catalog.upkeep.fsck(deep=True, repair=True, grace=0)
+    assert kinds(catalog) == []
+
+
+@pytest.mark.parametrize("decision", ["adopt", "discard"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_stopped_decision_is_completed(local: Home, decision: Any, when: str) -> None:
+    nth, stopped = 0, True
+    while stopped:
+        table = f"n.t{nth}"
+        with local.connect() as catalog:
+            catalog.write(table, rows(1), properties=HOLD)
+            direct(catalog, 2, table)
+            commits: Any = directory_of(catalog).commits
+            faulty = Faulty(commits.objects, crash_at(nth, when))
+            commits.objects = commits._adoption._objects = commits.direct._objects = faulty
+            stopped = False
+            try:
+                catalog.upkeep.direct_commits(table, decision)
+            except Crash:
+                stopped = True
+        with local.connect() as again:
+            assert seen(again, table) in ([1], [1, 2] if decision == "adopt" else [1])
+            for _ in range(2):
+                again.upkeep.direct_commits(table, decision)
+            expected = [1, 2] if decision == "adopt" else [1]
+            assert seen(again, table) == values(lance.dataset(uri(again, table))) == expected, nth
+            again.write(table, rows(3), "append")
+            assert seen(again, table) == [*expected, 3]
+            again.upkeep.fsck(deep=True, repair=True, grace=0)
+            assert kinds(again) == []
+            again.drop_table(table, keep=0)
+        nth += 1
+    assert nth > 5
+
+
+def test_first_decision_stands(catalog: lancekeep.Catalog, local: Home) -> None:
+    direct(catalog, 3)
+    with local.connect() as slow:
+        commits: Any = directory_of(slow).commits
+        original = commits.direct.approve
+
+        def approve(*args: Any) -> Any:
+            catalog.upkeep.direct_commits(T, "adopt")
+            return original(*args)
+
+        commits.direct.approve = approve
+        with pytest.raises(ConcurrentModification, match="settled otherwise"):
+            slow.upkeep.direct_commits(T, "discard")
+        commits.direct.approve = original
+        assert seen(slow) == seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2, 3]
+
+
+# -- what cannot be adopted or discarded ----------------------------------------------------------------------------
+
+
+def test_direct_commit_that_does_not_descend_is_not_adopted(catalog: lancekeep.Catalog) -> None:
+    """A manifest of another table at the next version."""
+    catalog.write("n.u", rows(7))
+    for number in (8, 9):
+        catalog.write("n.u", rows(number), "append")
+    name = "18446744073709551612.manifest"
+    (Path(uri(catalog).removeprefix("file://")) / "_versions" / name).write_bytes(
+        (Path(uri(catalog, "n.u").removeprefix("file://")) / "_versions" / name).read_bytes()
+    )
+    with pytest.raises(CommitRefused, match="does not descend"):
+        catalog.upkeep.direct_commits(T, "adopt")
+    assert seen(catalog) == [1, 2]
+    catalog.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2]
+
+
+def test_damaged_direct_commit_can_be_discarded_only(catalog: lancekeep.Catalog) -> None:
+    path = Path(uri(catalog).removeprefix("file://")) / "_versions" / "18446744073709551612.manifest"
+    path.write_bytes(b"not a manifest")
+    with pytest.raises(lancekeep.Damaged):
+        catalog.upkeep.direct_commits(T, "adopt")
+    catalog.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2]
+
+
+def test_direct_commit_without_a_version_before_it_can_be_adopted_only(catalog: lancekeep.Catalog) -> None:
+    catalog.declare_table("n.d", HOLD)
+    lance.write_dataset(rows(1), directory_of(catalog).places.uri(catalog.find_table("n.d")))
+    assert catalog.describe_table("n.d").version is None
+    with pytest.raises(Refused, match="no version before it"):
+        catalog.upkeep.direct_commits("n.d", "discard")
+    catalog.upkeep.direct_commits("n.d", "adopt")
+    assert seen(catalog, "n.d") == [1]
+
+
+# -- the property ---------------------------------------------------------------------------------------------------
+
+
+def test_property_and_its_default(home: Home) -> None:
+    with home.connect() as catalog:
+        catalog.write("n.before", rows(1))
+        catalog.alter_namespace([], HOLD)
+        catalog.write("n.t", rows(1))
+        catalog.write("n.open", rows(1), properties=ADOPT)
+        catalog.write("n.s", rows(1), properties={"lancekeep.managed": "storage"})
+        catalog.clone("n.t", "n.clone")
+        catalog.alter_table("n.before", HOLD)
+        names = ("n.before", "n.t", "n.open", "n.s", "n.clone")
+        for name in names:
+            direct(catalog, 2, name)
+        with home.connect() as other:
+            assert [len(seen(other, name)) for name in names] == [1, 1, 2, 2, 1]
+            other.alter_table("n.before", ADOPT)
+            other.alter_table("n.t", remove=["lancekeep.direct_commits"])
+            assert [len(seen(other, name)) for name in ("n.before", "n.t")] == [2, 2]
+        assert kinds(catalog) == [(Kind.DIRECT, "n.clone")]
+
+
+def test_refusals(catalog: lancekeep.Catalog, tmp_path: Path, redis_url: str) -> None:
+    with pytest.raises(InvalidInput, match="expected 'adopt' or 'hold'"):
+        catalog.declare_table("n.u", {"lancekeep.direct_commits": "refuse"})
+    both = {**HOLD, "lancekeep.managed": "storage"}
+    with pytest.raises(InvalidInput, match="Set one of the two"):
+        catalog.declare_table("n.u", both)
+    with pytest.raises(InvalidInput, match="Set one of the two"):
+        catalog.alter_table(T, {"lancekeep.managed": "storage"})
+    with pytest.raises(InvalidInput, match="the root namespace and of tables"):
+        catalog.create_namespace("n.m", HOLD)
+    with pytest.raises(InvalidInput, match="expected 'adopt' or 'discard'"):
+        catalog.upkeep.direct_commits(T, "remove")  # type: ignore[arg-type]
+    for url in (redis_url, "conditional-put://"):
+        with pytest.raises(Unsupported, match="may lose acknowledged rows"):
+            catalog.upkeep.change_commit_store(url)
+    for at, weak_url in enumerate((redis_url, "conditional-put://", None)):
+        with lancekeep.connect(str(tmp_path / f"weak{at}"), commit_store=weak_url) as weak:
+            for refused in (
+                lambda: weak.write("t", rows(1), properties=HOLD),
+                lambda: weak.declare_table("t", HOLD),
+                lambda: weak.alter_namespace([], HOLD),
+            ):
+                with pytest.raises(Unsupported, match="cannot be told from a commit of the catalog"):
+                    refused()
+            assert weak.list_tables() == []
+    direct(catalog, 3)
+    assert seen(catalog) == [1, 2]
+
+
+def test_table_holds_direct_commits_wherever_it_moves(home: Home) -> None:
+    with home.connect() as catalog:
+        catalog.write(T, rows(1), properties=HOLD)
+        catalog.branches.create(T, "b")
+        catalog.rename_table(T, "n.u")
+        catalog.upkeep.relocate("n.u", "place")
+        assert {kind for kind, _ in kinds(catalog)} <= {Kind.FOREIGN}  # a namespace that a Metastore has left empty
+        catalog.drop_table("n.u", keep=60)
+        catalog.undrop("n.u")
+        for url in (home.other, home.settings["commit_store"]):
+            catalog.upkeep.change_commit_store(url)
+            direct(catalog, 2, "n.u")
+            lance.dataset(uri(catalog, "n.u")).checkout_version(("b", None)).insert(rows(3))
+            assert seen(catalog, "n.u") == values(catalog.open("n.u", branch="b")) == [1]
+            found = catalog.upkeep.direct_commits("n.u", "discard").commits
+            assert [each.branch for each in found] == ["", "b"]
+            assert seen(catalog, "n.u") == values(catalog.open("n.u", branch="b")) == [1]
+        assert {kind for kind, _ in kinds(catalog)} <= {Kind.FOREIGN}  # a namespace that a Metastore has left empty
+        location = catalog.deregister_table("n.u").location
+        catalog.register_table("n.v", location, HOLD)
+        direct(catalog, 4, "n.v")
+        assert seen(catalog, "n.v") == [1]
+        catalog.drop_table("n.v", keep=0)
+        catalog.write("n.w", rows(1))
+        direct(catalog, 5, "n.w")
+        assert seen(catalog, "n.w") == [1, 5]
+
+
+def test_fsck_finds_a_lost_mark_and_repair_follows_the_property(catalog: lancekeep.Catalog) -> None:
+    root = directory_of(catalog).places.dataset_root(catalog.find_table(T))
+    directory_of(catalog).commits.adopt_direct(root)
+    assert kinds(catalog) == [(Kind.MANAGER, T)]
+    catalog.upkeep.fsck(deep=True, repair=True)
+    direct(catalog, 3)
+    assert (kinds(catalog), seen(catalog)) == ([(Kind.DIRECT, T)], [1, 2])
+
+
+# -- other doors ----------------------------------------------------------------------------------------------------
+
+
+def test_command(catalog: lancekeep.Catalog, local: Home) -> None:
+    def run(*words: str) -> Any:
+        store = local.settings["commit_store"]
+        return CliRunner().invoke(
+            command, ["direct-commits", local.root, T, "--commit-store", store, *words], obj=lancekeep
+        )
+
+    assert (run().exit_code, run().output) == (0, "n.t: holds no direct commit\n")
+    direct(catalog, 3)
+    assert (run().exit_code, run().output) == (1, "n.t: holds version 3\n")
+    assert "Nothing was changed" in run("adopt").output
+    assert json.loads(run("--json").output)["commits"][0]["version"] == 3
+    told = run("discard", "--yes")
+    assert (told.exit_code, told.output) == (0, "n.t: discarded version 3\n")
+    assert seen(catalog) == [1, 2]
+
+
+def test_server_shows_no_direct_commit(local: Home) -> None:
+    namespace = local.namespace()
+    own = namespace.catalog
+    own.write(T, rows(1), properties=HOLD)
+    with serving(namespace) as front, lancekeep.connect(front.uri) as served:
+        direct(own, 2)
+        assert seen(served) == [1]
+        with pytest.raises(lancekeep.LancekeepError, match="to the storage without the catalog"):
+            served.write(T, rows(3), "append")
+        with pytest.raises(VersionNotFound):
+            served.open(T, version=2)
+        with pytest.raises(Exception, match="version 2"):
+            namespace.describe_table_version(DescribeTableVersionRequest(id=["n", "t"], version=2))
+        own.upkeep.direct_commits(T, "adopt")
+        served.write(T, rows(3), "append")
+        assert seen(served) == [1, 2, 3]
