@@ -1,5 +1,6 @@
-"""Choose what becomes of direct commits: versions that a writer adds to the storage without the commit store.
+"""Choose what becomes of direct commits.
 
+A direct commit is a version that a writer adds to the storage without the commit store.
 Namespace specification, "Implementation Managed Table": "the implementation must not reflect the changes".
 """
 
@@ -22,9 +23,9 @@ HOLD = "hold"
 """No reader sees a direct commit, and no version follows it, until `Decision` settles it."""
 
 _RECORDS = "_direct_commits"
-_HOLDS, _APPROVED = "holds://direct-commits", "approves://sha256/"
-_MARK = 10**12
-"""The version of the row that says that a table holds direct commits."""
+_HOLDS, _ADOPTS, _APPROVED = "holds://direct-commits", "adopts://direct-commits", "approves://sha256/"
+_MARK, _LIFTED = 10**12, 10**12 + 1
+"""The versions of the rows that `mark_of` and `lifted_of` return."""
 
 
 class Decision(StrEnum):
@@ -51,7 +52,7 @@ def holds(properties: Mapping[str, str]) -> bool:
 
 
 def require_consistent(properties: Mapping[str, str]) -> None:
-    """Check that a table whose versions are left to the storage holds no direct commits.
+    """Check that a table which the storage manages holds no direct commits.
 
     Raises:
         InvalidInput: it would hold them, but all its commits are direct.
@@ -64,13 +65,26 @@ def require_consistent(properties: Mapping[str, str]) -> None:
 
 
 def records_of(base_uri: str) -> str:
-    """Return the history in the commit store that keeps what is decided about the direct commits of a history."""
+    """Return the history of what is decided about the direct commits of a history."""
     return f"{base_uri}/{_RECORDS}"
 
 
 def mark_of(base_uri: str) -> VersionRow:
-    """Return the row that says that a table holds direct commits."""
+    """Return the row that says that the versions of a table need approvals.
+
+    It stays until the table is dropped.
+    """
     return VersionRow.fence(records_of(base_uri), _MARK, _HOLDS)
+
+
+def lifted_of(base_uri: str) -> VersionRow:
+    """Return the row that says that readers of a marked table approve."""
+    return VersionRow.fence(records_of(base_uri), _LIFTED, _ADOPTS)
+
+
+def is_approval(row: VersionRow) -> bool:
+    """Return whether a row is the approval of a version."""
+    return row.version < _MARK
 
 
 def approval_of(base_uri: str, version: int, content: bytes) -> VersionRow:

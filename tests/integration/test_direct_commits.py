@@ -112,7 +112,7 @@ def test_direct_commit_is_held_until_it_is_adopted_or_discarded(home: Home) -> N
             assert [each.table for each in skipped] == [T]
             report = other.upkeep.direct_commits(T)
             assert [each.version for each in report.commits] == [version + 1]
-            assert other.upkeep.direct_commits(T, decision).commits == report.commits  # type: ignore[arg-type]
+            assert other.upkeep.direct_commits(T, decision).commits == report.commits
             after = sorted(before if decision == "discard" else [*before, number])
             assert seen(catalog) == seen(other) == after == values(lance.dataset(uri(catalog)))
             other.write(T, rows(10 * number), "append")
@@ -266,7 +266,7 @@ def test_first_decision_stands(catalog: lancekeep.Catalog, local: Home) -> None:
             return original(*args)
 
         commits.direct.approve = approve
-        with pytest.raises(ConcurrentModification, match="settled otherwise"):
+        with pytest.raises(ConcurrentModification, match="settled by another process"):
             slow.upkeep.direct_commits(T, "discard")
         commits.direct.approve = original
         assert seen(slow) == seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2, 3]
@@ -344,7 +344,7 @@ def test_refusals(catalog: lancekeep.Catalog, tmp_path: Path, redis_url: str) ->
     with pytest.raises(InvalidInput, match="the root namespace and of tables"):
         catalog.create_namespace("n.m", HOLD)
     with pytest.raises(InvalidInput, match="expected 'adopt' or 'discard'"):
-        catalog.upkeep.direct_commits(T, "remove")  # type: ignore[arg-type]
+        catalog.upkeep.direct_commits(T, "remove")
     for url in (redis_url, "conditional-put://"):
         with pytest.raises(Unsupported, match="may lose acknowledged rows"):
             catalog.upkeep.change_commit_store(url)
@@ -392,7 +392,7 @@ def test_table_holds_direct_commits_wherever_it_moves(home: Home) -> None:
 
 def test_fsck_finds_a_lost_mark_and_repair_follows_the_property(catalog: lancekeep.Catalog) -> None:
     root = directory_of(catalog).places.dataset_root(catalog.find_table(T))
-    directory_of(catalog).commits.adopt_direct(root)
+    directory_of(catalog).commits.holding.adopt(root)
     assert kinds(catalog) == [(Kind.MANAGER, T)]
     catalog.upkeep.fsck(deep=True, repair=True)
     direct(catalog, 3)

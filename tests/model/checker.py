@@ -10,6 +10,7 @@ from model.participants import (
     Append,
     Clean,
     CommitDirectly,
+    Lift,
     Misled,
     Participant,
     Pending,
@@ -75,13 +76,14 @@ class Setting:
     direct: int = 0
     misled: int = 0
     settlers: tuple[Decision, ...] = ()
+    owners: int = 0
 
     @property
     def programmes(self) -> list[Programme]:
         writers = [*map(Append, self.writers), *[Append(1, hasty=True)] * self.hasty]
         others: list[Programme] = [*[Read()] * self.readers, *[Clean()] * self.cleaners]
         others += [*[CommitDirectly()] * self.direct, *[Misled()] * self.misled]
-        return [*writers, *others, *map(Settle, self.settlers)]
+        return [*writers, *others, *map(Settle, self.settlers), *[Lift()] * self.owners]
 
     @property
     def names(self) -> list[str]:
@@ -92,6 +94,7 @@ class Setting:
             "direct writer": self.direct,
             "misled writer": self.misled,
             "operator": len(self.settlers),
+            "owner": self.owners,
         }
         return [f"{kind} {number}" for kind, count in kinds.items() for number in range(1, count + 1)]
 
@@ -105,6 +108,7 @@ class Setting:
             "failovers": self.failovers,
             "direct writers": self.direct,
             "misled writers": self.misled,
+            "owners": self.owners,
         }
         copies = "" if self.store == COPIES else ", create-only put" if self.store == CREATES else ", neither"
         commits = "+".join(map(str, self.writers))
@@ -308,7 +312,8 @@ class Checker:
 
     def _participant(self, tape: Tape) -> Participant:
         setting = self._setting
-        return Participant(tape, setting.store, trusts_rows=not setting.looks, holds=setting.direct > 0)
+        trusts, holds, lifts = not setting.looks, setting.direct > 0, setting.owners > 0
+        return Participant(tape, setting.store, trusts_rows=trusts, holds=holds, lifts=lifts)
 
     def _after(self, node: int, reply: object) -> tuple[int, tuple[Tale, ...]]:
         key = node, reply

@@ -22,7 +22,7 @@ from lancekeep.application.upkeep.held_commits import HeldCommits
 from lancekeep.domain.commit import Committed, Conflict, Event, Outcome, Progress
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.commit_transitions import State
-from lancekeep.domain.direct_commits import Decision, mark_of
+from lancekeep.domain.direct_commits import Decision, lifted_of, mark_of
 from lancekeep.domain.errors import (
     CommitRefused,
     ConcurrentModification,
@@ -42,7 +42,7 @@ ONE_MORE_TRY = Retry(patience=0, clock=lambda: 0.0, sleep=lambda _: None)
 """An effect that failed is repeated once: the smallest patience that shows what a repetition can do."""
 
 
-_MARK = mark_of(ROOT.base_uri)
+_MARK, _LIFTED = mark_of(ROOT.base_uri), lifted_of(ROOT.base_uri)
 
 
 class Pending(BaseException):
@@ -114,9 +114,15 @@ class Participant(TableCommits):
     """The runner as it is in production; only its memory is kept short."""
 
     def __init__(
-        self, tape: Tape, guarantees: ObjectStoreGuarantees, *, trusts_rows: bool, holds: bool = False
+        self,
+        tape: Tape,
+        guarantees: ObjectStoreGuarantees,
+        *,
+        trusts_rows: bool,
+        holds: bool = False,
+        lifts: bool = False,
     ) -> None:
-        super().__init__(_Objects(tape, guarantees), _Rows(tape, trusts_rows, holds), "", ONE_MORE_TRY)
+        super().__init__(_Objects(tape, guarantees), _Rows(tape, trusts_rows, holds, lifts), "", ONE_MORE_TRY)
         self._tape = tape
         self._holds = holds
         self._runs: list[tuple[int, Progress | None]] = []
@@ -320,6 +326,16 @@ class Settle:
         return None
 
 
+@attrs.frozen(cache_hash=True)
+class Lift:
+    """An owner that sets the property to ``adopt``."""
+
+    def run(self, tape: Tape, commits: Participant) -> Programme | None:
+        with suppress(StoreUnavailable):
+            tape.ask("lift")
+        return None
+
+
 class _Settlement(HeldCommits):
     """Builds manifests of the model."""
 
@@ -383,7 +399,7 @@ class _Objects:
         raise NotImplementedError("no participant needs it")
 
     def copy(self, source: str, target: str) -> None:
-        raise NotImplementedError("no participant needs it")
+        self._ask("objects.copy", source, target)
 
     def prune(self, directory: str) -> None:
         raise NotImplementedError("no participant needs it")
@@ -403,14 +419,16 @@ class _Rows:
 
     url = "memory://model"
 
-    def __init__(self, tape: Tape, trusts_rows: bool, holds: bool) -> None:
+    def __init__(self, tape: Tape, trusts_rows: bool, holds: bool, lifts: bool) -> None:
         self.guarantees = CommitStoreGuarantees(remembers=True, shared=True, complete=trusts_rows)
         self._ask = tape.ask
-        self._holds = holds
+        self._holds, self._lifts = holds, lifts
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         if version == _MARK.version:  # it never changes, so reading it is no step
             return _MARK if self._holds else None
+        if version == _LIFTED.version:
+            return _LIFTED if self._lifts and self._ask("rows.lifted") else None
         if base_uri != ROOT.base_uri:
             approval: VersionRow | None = self._ask("rows.approval", version)
             return approval

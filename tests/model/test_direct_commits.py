@@ -22,6 +22,9 @@ SETTINGS = {
     Setting((1,), direct=1, settlers=(DISCARD,)): 5_000,
     Setting((), direct=1, looks=True, settlers=(ADOPT, DISCARD)): 20_000,
     Setting((1,), direct=1, faults=1, settlers=(DISCARD,)): 25_000,
+    Setting((), direct=1, readers=1, looks=True, settlers=(DISCARD,), owners=1): 1_000,
+    Setting((1,), direct=1, settlers=(DISCARD,), owners=1): 1_000,
+    Setting((1,), direct=1, readers=1, looks=True, owners=1): 1_000,
 }
 """With the number of states below which a checker has not looked."""
 
@@ -56,7 +59,7 @@ def test_no_direct_commit_is_reflected_and_no_commit_is_lost(
             "is_approved",
             lambda *_: True,
             Setting((1,), direct=1, readers=1, looks=True),
-            "which no one has adopted",
+            "which was not adopted",
         ),
         (
             DirectCommits,

@@ -228,6 +228,8 @@ class _Rows(_Ports):
     guarantees = CommitStoreGuarantees(remembers=True, shared=True, atomic_rows=2, complete=True)
 
     def get(self, base_uri: str, version: int) -> VersionRow | None:
+        if base_uri.endswith("/_direct_commits"):  # no table of this model holds direct commits
+            return None
         row: VersionRow | None = self._ask("rows.get", place(base_uri), version)
         return row
 

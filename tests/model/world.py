@@ -49,6 +49,7 @@ class World:
         failovers: The number of failovers that may still happen.
         padded: Manifests of one version differ in size.
         holds: The table holds direct commits.
+        lifted: Its readers and writers approve the direct commits that they meet.
         direct: The manifests of writers that commit without the commit store.
         approvals: The approved content of versions that direct commits took, as rows.
     """
@@ -65,6 +66,7 @@ class World:
     failovers: int = 0
     padded: bool = False
     holds: bool = False
+    lifted: bool = False
     direct: frozenset[bytes] = frozenset()
     approvals: tuple[VersionRow, ...] = ()
 
@@ -196,6 +198,11 @@ def copy_if_absent(world: World, source: str, target: str) -> tuple[World, Any]:
     return (world, Mishap.MISSING) if content is None else _put_if_absent(world, target, content)
 
 
+def _copy(world: World, source: str, target: str) -> tuple[World, Any]:
+    content = world.object(source)
+    return (world, Mishap.MISSING) if content is None else (world.with_object(target, content), None)
+
+
 def _head(world: World, key: str) -> tuple[World, Any]:
     content = world.object(key)
     return world, None if content is None else len(content)
@@ -245,6 +252,7 @@ CALLS: dict[str, Callable[..., tuple[World, Any]]] = {
     "objects.put": _put,
     "objects.put_if_absent": _put_if_absent,
     "objects.copy_if_absent": copy_if_absent,
+    "objects.copy": _copy,
     "objects.head": _head,
     "objects.list": _list,
     "objects.delete": _delete,
@@ -254,6 +262,8 @@ CALLS: dict[str, Callable[..., tuple[World, Any]]] = {
         next((row for row in world.approvals if row.version == version), None),
     ),
     "rows.approve": _approve,
+    "rows.lifted": lambda world: (world, world.lifted),
+    "lift": lambda world: (attrs.evolve(world, lifted=True), None),
     "direct": _commit_directly,
     "head of the directory": lambda world: (world, max(world.finals.items(), default=(0, b""))),
     "newest": lambda world: (world, max(dict(world.history) if world.holds else world.finals, default=0)),
@@ -340,7 +350,7 @@ def _reflected(before: World, after: World) -> tuple[World, str | None]:
         if held != content:
             return after, f"version {row.version} held {shown(held)}, and now holds {shown(content)}"
         if content in after.direct and approval_of(ROOT.base_uri, row.version, content) not in after.approvals:
-            return after, f"version {row.version} is the direct commit {shown(content)}, which no one has adopted"
+            return after, f"version {row.version} is the direct commit {shown(content)}, which was not adopted"
         if row.version > 1 and row.version - 1 not in history:
             return after, f"a gap: version {row.version} is final, and version {row.version - 1} never was"
         if row.version > 1 and not content.partition(b"<")[2].startswith(letter_of(history[row.version - 1]).encode()):

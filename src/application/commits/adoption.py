@@ -48,8 +48,8 @@ class Adoption:
             return None
         newest_first = [infos[name] for name in reversed(names.values())]
         rows = [VersionRow(root.base_uri, *each) for each in _described(newest_first)]
-        if self._direct.holds(root.base_uri):
-            rows = [row for row in rows if self._direct.is_approved(row)]
+        if self._direct.is_marked(root.base_uri):
+            rows = [row for row in rows if self._direct.may_be_version(row)]
             if not rows:
                 return None
         try:
@@ -98,8 +98,8 @@ class Adoption:
         while infos and not self._is_complete(infos[-1]):
             infos.pop()
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
-        if rows and self._direct.holds(root.base_uri):
-            rows = [*takewhile(self._direct.is_approved, rows)]
+        if rows and self._direct.is_marked(root.base_uri):
+            rows = [*takewhile(self._direct.may_be_version, rows)]
         with suppress(*_READ_ONLY):
             self._rows.record(rows)  # oldest first: after a crash the next reader continues
             self.forget_vanished(root, rows)

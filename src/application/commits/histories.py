@@ -232,7 +232,13 @@ class Histories(ProtocolRunner):
         self._adoption.forget_gaps()
 
     def is_settled(self, root: DatasetRoot, version: int) -> bool:
-        """Return whether this process has found that a version, or a later one, is final. This costs no request."""
+        """Return whether this process knows that a version keeps its manifest.
+
+        It has found that the version, or a later one, is final, or no table of the commit store can hold direct
+        commits. This costs no request.
+        """
+        if not self.direct.can_hold:
+            return True
         newest = self._newest.get(root.base_uri)
         return (newest is not None and newest.version >= version) or (root.base_uri, version) in self._final
 

@@ -139,7 +139,10 @@ class ManagedRows:
 
     @staticmethod
     def tables_of(base_uri: str) -> list[str]:
-        """Return the tables of which a history may be a branch; none if its path has no directory of branches."""
+        """Return the tables of which a history may be a branch.
+
+        There is none if its path has no directory of branches.
+        """
         parts = base_uri.split("/")
         return ["/".join(parts[:at]) for at, part in enumerate(parts) if part == BRANCHES]
 

@@ -157,6 +157,7 @@ class ProtocolRunner:
         if row.moved_to is not None:
             raise moved(row)
         progress, fault = self.run(begin_help(row), None, self.retry.deadline())
+        self._held.pop(row.base_uri, None)
         match progress.state:
             case State.FINALIZED:
                 final = progress.row if progress.row.is_final else progress.final_row
@@ -176,7 +177,7 @@ class ProtocolRunner:
         )
 
     def is_held(self, row: VersionRow) -> bool:
-        """Return whether `finalize` has found a direct commit, which the table holds, in the place of a row."""
+        """Return whether `finalize` has found a held direct commit in the place of a row."""
         return self._held.get(row.base_uri) == row
 
     def _remember(self, row: VersionRow) -> None:
@@ -331,8 +332,11 @@ class ProtocolRunner:
         return DONE
 
     def _compare_met(self, progress: Progress, content: bytes | None) -> Event:
-        """Measure the final manifest, which another participant has created: of the row's writer, or a direct one."""
-        if not self.direct.holds(progress.row.base_uri):
+        """Measure the final manifest, which another participant has created.
+
+        It is the manifest of the row's writer, or a direct commit.
+        """
+        if not self.direct.is_marked(progress.row.base_uri):
             return self._measure_final(progress, content)
         final = self._final_content(progress.final_row)
         if final is None:
@@ -344,7 +348,9 @@ class ProtocolRunner:
             staged = self.objects.get(progress.row.path)
         except ObjectNotFound:
             return ABSENT  # the row has become final since, or it is lost
-        return Event(Reply.PRESENT, size=len(final)) if staged == final else Event(Reply.DIRECT, found)
+        if staged == final or self.direct.may_be_version(found, final):
+            return Event(Reply.PRESENT, size=len(final))
+        return Event(Reply.DIRECT, found)
 
     def _measure_final(self, progress: Progress, _: bytes | None) -> Event:
         info = self.objects.head(progress.final_row.path)

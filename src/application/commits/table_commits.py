@@ -44,6 +44,7 @@ from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
+    from lancekeep.application.commits.holding import Holding
     from lancekeep.application.commits.lineage import Descendant, Lineage
     from lancekeep.application.commits.naming_schemes import NamingSchemes
     from lancekeep.application.commits.settled_indexes import SettledIndexes
@@ -112,6 +113,13 @@ class TableCommits(Histories):
         from lancekeep.application.commits.settled_indexes import SettledIndexes  # as above
 
         return SettledIndexes(self.objects, self.retry, self.lineage, self.get)
+
+    @part
+    def holding(self) -> Holding:
+        """Holds or adopts the direct commits of tables."""
+        from lancekeep.application.commits.holding import Holding  # as above
+
+        return Holding(self)
 
     def forget(self) -> None:
         """Clear the memory of versions: another table may have the same location now."""
@@ -211,9 +219,9 @@ class TableCommits(Histories):
     def _require_reflected(self, root: DatasetRoot, version: int) -> None:
         """Raise `CommitRefused` if a version to follow is a direct commit that the table holds.
 
-        From then on its manifest stays the same, so a writer cannot have built on another one.
+        From then on its manifest stays the same, so a writer cannot have built on a manifest that it replaced.
         """
-        if version < 1 or self.is_settled(root, version) or not self.holds(root):
+        if version < 1 or self.is_settled(root, version) or not self.holding.is_marked(root):
             return
         if self.get(root, version) is None and (found := self.final_object(root, version)) is not None:
             raise held(found)
@@ -489,7 +497,12 @@ class TableCommits(Histories):
 
     def _require_not_held(self, winner: VersionRow | None) -> None:
         """Raise `CommitRefused` if the row of the winner can never be published, so that a retry would lose again."""
-        if winner is None or winner.is_final or winner.moved_to is not None or not self.direct.holds(winner.base_uri):
+        if (
+            winner is None
+            or winner.is_final
+            or winner.moved_to is not None
+            or not self.direct.is_marked(winner.base_uri)
+        ):
             return
         if self.finalize(winner) is None and self.is_held(winner):
             raise held(winner)
@@ -567,6 +580,10 @@ class TableCommits(Histories):
         self.rows.move_to(rows)
         self.forget()
 
+    def require_successor(self, root: DatasetRoot, found: StagedManifest, content: bytes) -> None:
+        """Raise `CommitRefused` unless a manifest descends from the version before it."""
+        self.lineage.require(root, found, self.lineage.decode(root, found, content), None)
+
     def fence(self, root: DatasetRoot, new_store: str) -> None:
         """End a history here by a row that names the new store. Idempotent."""
         while True:
@@ -580,33 +597,6 @@ class TableCommits(Histories):
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return
-
-    # -- direct commits -----------------------------------------------------------------------------------------
-
-    def holds(self, root: DatasetRoot) -> bool:
-        """Return whether a dataset holds direct commits."""
-        return self.retry.call(partial(self.direct.holds, root.base_uri))
-
-    def hold(self, root: DatasetRoot) -> None:
-        """Hold the direct commits of a dataset and its branches from now on. Idempotent.
-
-        The versions that exist stay: they are entered before.
-        """
-        if not self.holds(root):
-            for history in self.histories(root):
-                self.latest(history)
-            self.retry.call(partial(self.direct.hold, root.base_uri))
-            self.forget()
-
-    def require_successor(self, root: DatasetRoot, found: StagedManifest, content: bytes) -> None:
-        """Raise `CommitRefused` if a manifest does not descend from the version before it."""
-        self.lineage.require(root, found, self.lineage.decode(root, found, content), None)
-
-    def adopt_direct(self, root: DatasetRoot) -> None:
-        """Adopt the direct commits of a dataset and its branches from now on. Idempotent."""
-        for history in self.histories(root):
-            self.retry.call(partial(self.direct.forget, history.base_uri))
-        self.forget()
 
     # -- leaving a table to the storage -------------------------------------------------------------------------
 

@@ -273,7 +273,7 @@ class Ledger:
             self.require_holding(self.commits.rows if self.managed else None)
 
     def require_holding(self, rows: ManagedRows | None) -> None:
-        """Check that tables whose versions a commit store manages can hold direct commits.
+        """Check that tables of a commit store can hold direct commits.
 
         Raises:
             Unsupported: There is no commit store, it may lose acknowledged rows, or the storage has no create-only

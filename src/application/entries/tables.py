@@ -286,7 +286,7 @@ class Tables:
             if by_storage(table.properties):
                 self._ledger.commits.reclaim(self._places.dataset_root(table))
             if self._ledger.holds(table):
-                self._ledger.commits.adopt_direct(self._places.dataset_root(table))
+                self._ledger.commits.holding.forget(self._places.dataset_root(table))
             self._places.objects.delete(self._places.reserved_marker(table))
             self._places.objects.prune(self._places.key(table))
 
@@ -333,7 +333,7 @@ class Tables:
             if by_storage(table.properties):
                 self._ledger.commits.release(root)
             if self._ledger.holds(table):
-                self._ledger.commits.hold(root)
+                self._ledger.commits.holding.hold(root)
         return table
 
     @once(Table)
@@ -454,9 +454,10 @@ class Tables:
         return altered
 
     def follow_entry(self, object_id: ObjectId) -> None:
-        """Let the manager that a table's entry names manage its versions, and its direct commits. Idempotent.
+        """Let the manager that a table's entry names manage its versions. Idempotent.
 
-        Another writer may change the entry, or drop the table, at the same time.
+        Its direct commits are held or adopted as the entry says. Another writer may change the entry, or drop the
+        table, at the same time.
         """
         followed: tuple[str, bool, bool] | None = None
         with suppress(TableNotFound):
@@ -476,8 +477,8 @@ class Tables:
 
     def _let_hold(self, table: Table, wanted: bool) -> None:
         commits, root = self._ledger.commits, self._places.dataset_root(table)
-        if self._ledger.managed and commits.holds(root) is not wanted:
-            commits.hold(root) if wanted else commits.adopt_direct(root)
+        if self._ledger.managed and commits.holding.holds(root) is not wanted:
+            commits.holding.hold(root) if wanted else commits.holding.adopt(root)
 
     def checked(self, properties: Mapping[str, str] | None) -> dict[str, str]:
         """Check the properties of a new table, and return a copy.

@@ -347,7 +347,7 @@ class Writes:
         if self._ledger.managed and by_storage(table.properties):
             self._ledger.commits.release(self._places.dataset_root(table))
         if self._ledger.holds(table):
-            self._ledger.commits.hold(self._places.dataset_root(table))
+            self._ledger.commits.holding.hold(self._places.dataset_root(table))
         with performing(None):  # the entry is the effect of a request; without it, the version does not exist
             first = self._write_first(table, data)
         try:

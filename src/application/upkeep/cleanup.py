@@ -27,7 +27,6 @@ from lancekeep.application.upkeep.bases import Bases
 from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
 from lancekeep.application.upkeep.fsck import Progress, require_span
 from lancekeep.domain.dataset_files import DIRECTORIES, REFERENCES, Place, Reference
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
@@ -102,7 +101,6 @@ class _Dataset:
         tier: The directory outside of the root that holds data files of tables; None for a table.
         has_digests: Whether the directory has records of digests.
         protection: Which versions stay because the table is protected; empty if none.
-        holds: Whether the table holds direct commits.
     """
 
     name: str
@@ -114,7 +112,6 @@ class _Dataset:
     tier: OutsideDirectory | None = None
     has_digests: bool = False
     protection: str = ""
-    holds: bool = False
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
@@ -214,8 +211,7 @@ class Cleanup:
         If a symbolic link leads to the table, nothing of it is removed. It is still read, because it may be a clone.
         """
         try:
-            root = self.places.dataset_root(table)
-            return _Dataset(str(table.id), root, selected, object_id=table.id, holds=self.ledger.holds(table))
+            return _Dataset(str(table.id), self.places.dataset_root(table), selected, object_id=table.id)
         except Damaged as error:
             return _Dataset(str(table.id), self._root(table.location), selected, refusal=str(error))
 
@@ -289,7 +285,7 @@ class Cleanup:
                 ]
 
     def _choose_versions(self, dataset: _Dataset) -> None:
-        if dataset.holds:
+        if self.ledger.managed and self.ledger.commits.holding.is_marked(dataset.root):
             self._require_no_direct_commit(dataset)
         held = self._references(dataset)
         for branch in dataset.branches.values():
@@ -313,8 +309,8 @@ class Cleanup:
             latest, newest = self.ledger.commits.latest(branch.root), max(branch.versions, default=0)
             if newest > (0 if latest is None else latest.version):
                 raise Damaged(
-                    f"{branch.root.base_uri}: version {newest} is a direct commit, and the table holds such commits "
-                    f"({DIRECT_COMMITS!r} is {HOLD!r}). Adopt or discard it with `lancekeep direct-commits`"
+                    f"{branch.root.base_uri}: version {newest} is a direct commit that the table holds. Adopt or "
+                    "discard it with `lancekeep direct-commits`"
                 )
 
     def _spare_below_tags(self, dataset: _Dataset, branch: _Branch, held: Collection[Reference]) -> None:

@@ -55,11 +55,9 @@ def move_to(rows: ExternalCommitStore, ledger: Ledger, places: Places) -> int:
             roots.append(places.dataset_root(table))
     if ledger.manifest.history is not None:
         roots.append(ledger.manifest.history)
-    moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
-    direct = DirectCommits(commits.objects, target)
     for table in _tables(view):
-        base_uri = places.dataset_root(table).base_uri
-        direct.hold(base_uri) if holds(table.properties) else direct.forget(base_uri)
+        _mark_at(commits, places.dataset_root(table), target)
+    moved = sum(move_history(commits, history, target) for root in roots for history in commits.histories(root))
     ledger.finish_move(rows)
     return moved
 
@@ -71,6 +69,19 @@ def _release_at(source: TableCommits, root: DatasetRoot, target: ManagedRows) ->
         for history in source.histories(root):
             target.release(history.base_uri)
             target.forget_rows(history.base_uri)
+
+
+def _mark_at(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> None:
+    """Let the versions of a table need approvals under the new commit store as under the present one. Idempotent."""
+    direct = DirectCommits(source.objects, target)
+    for history in source.histories(root):  # left by an earlier move in the other direction
+        direct.forget(history.base_uri)
+    if direct.can_hold and source.holding.is_marked(root):
+        if source.holding.holds(root):
+            direct.hold(root.base_uri)
+        else:
+            direct.lift(root.base_uri)
+            direct.mark(root.base_uri)
 
 
 def _tables(view: CatalogView) -> Iterator[Table]:
@@ -91,6 +102,7 @@ def move_history(source: TableCommits, root: DatasetRoot, target: ManagedRows) -
     target.reclaim(root.base_uri)  # left by an earlier move in the other direction
     source.rows.reclaim(root.base_uri)
     source.retry.call(lambda: source.fence(root, target.url))
+    _move_approvals(source, root, target)
     rows = [row for row in _all_rows(source.rows, root) if row.is_final]
     if target.guarantees.derived:  # the store searches from the hint up to a gap, which deletions may have left
         source.retry.call(partial(source.objects.delete, root.hint_key))
@@ -106,6 +118,15 @@ def move_history(source: TableCommits, root: DatasetRoot, target: ManagedRows) -
         )
     _require_room(source, root, target)
     return len(rows)
+
+
+def _move_approvals(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> None:
+    """Copy what is decided about direct commits; after the fence, decisions have no effect at the source."""
+    if source.direct.can_hold and target.guarantees.remembers and not target.guarantees.derived:
+        approvals = source.retry.call(lambda: source.direct.approvals(root.base_uri))
+        if approvals:
+            direct = DirectCommits(source.objects, target)
+            direct.keep(approvals)
 
 
 def _require_room(source: TableCommits, root: DatasetRoot, target: ManagedRows) -> None:

@@ -67,7 +67,7 @@ class HeldCommits:
 
     Args:
         commits: The commits of the catalog.
-        check: Checks each manifest to adopt, as it checks those of every commit.
+        check: Checks each manifest to adopt, as it checks the manifest of every commit.
         name: The table, for messages.
         root: Its root.
         now: Returns the time in nanoseconds since 1970, for manifests.
@@ -83,9 +83,12 @@ class HeldCommits:
         self._now = now
 
     def settle(self, decision: Decision | None) -> DirectCommitsReport:
-        """Adopt or discard all direct commits that there are now; without a decision, list them."""
+        """Adopt or discard all direct commits that there are now.
+
+        Without a decision, list them.
+        """
         found = [(history, row) for history in self._commits.histories(self._root) for row in self._held(history)]
-        if decision is not None and not self._commits.holds(self._root):
+        if decision is not None and not self._commits.holding.is_marked(self._root):
             found = []  # readers adopt the direct commits of this table
         for history, row in found if decision is not None else ():
             self._adopt(history, row) if decision is Decision.ADOPT else self._discard(history, row)
@@ -157,25 +160,43 @@ class HeldCommits:
 
     def _stage(self, history: DatasetRoot, row: VersionRow, latest: VersionRow) -> bytes:
         """Stage a version that holds the same as the latest one; return its manifest."""
-        built = unchanged(self._get(latest.path), self._name, str(uuid4()), self._now())
+        before = self._get(latest.path)
+        built = unchanged(before, self._name, str(uuid4()), self._now())
         self._commits.record_transaction(history, built)
-        self._commits.retry.call(partial(self._commits.objects.put, f"{row.path}-{uuid4()}", built.content))
-        return built.content
+        key = f"{row.path}-{uuid4()}"
+        self._commits.retry.call(partial(self._commits.objects.put, key, built.content))
+        with suppress(ObjectNotFound):
+            if self._get(latest.path) == before:
+                return built.content
+        self._commits.retry.call(partial(self._commits.objects.delete, key))
+        raise ConcurrentModification(
+            f"{history.base_uri}: the table was dropped while its direct commit of version {row.version} was "
+            "discarded; nothing was changed"
+        )
 
     def _replace(self, history: DatasetRoot, row: VersionRow, approval: VersionRow) -> None:
-        """Write the approved replacement under the final name, and enter its row."""
+        """Copy the approved replacement to the final name, and enter its row.
+
+        A drop of the table removes the staged replacement, so the copy cannot reach another table at this place.
+        """
         staged = dict(self._staged(history, row.version))
-        fitting = [each for each in staged.values() if approval_of(history.base_uri, row.version, each) == approval]
+        fitting = [key for key, each in staged.items() if approval_of(history.base_uri, row.version, each) == approval]
+        is_approved = self._commits.direct.is_approved(row)
+        if not fitting and is_approved:
+            raise self._decided(row)
         if not fitting:
-            if approval_of(history.base_uri, row.version, self._get(row.path)) == approval:
-                raise self._decided(row)
             raise Damaged(
                 f"{history.base_uri}: the manifest that replaces the direct commit of version {row.version} is decided "
-                "and no longer exists. Set 'lancekeep.direct_commits' to 'adopt', which forgets the decision"
+                f"and no longer exists. Put it back from a backup as {row.path}-UUID: {approval.path}"
             )
-        self._commits.retry.call(partial(self._commits.objects.put, row.path, fitting[0]))
-        self._decide(history, row, fitting[0])
-        for key in (key for key, content in staged.items() if content == fitting[0]):
+        if not is_approved:
+            entered = self._commits.retry.call(partial(self._commits.rows.get, history.base_uri, row.version))
+            if entered is not None and (entered.is_final or entered.moved_to is not None):
+                raise self._decided(row)
+            with suppress(ObjectNotFound):  # another process has completed the decision
+                self._commits.retry.call(partial(self._commits.objects.copy, fitting[0], row.path))
+        self._decide(history, row, staged[fitting[0]])
+        for key in fitting:
             self._commits.retry.call(partial(self._commits.objects.delete, key))
 
     def _decide(self, history: DatasetRoot, row: VersionRow, content: bytes) -> None:
@@ -188,8 +209,8 @@ class HeldCommits:
 
     def _decided(self, row: VersionRow) -> ConcurrentModification:
         return ConcurrentModification(
-            f"{row.base_uri}: version {row.version} was settled otherwise by another process; list the direct commits "
-            "again"
+            f"{row.base_uri}: version {row.version} was settled by another process, perhaps otherwise; list the "
+            "direct commits again"
         )
 
     # -- objects ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -172,9 +172,7 @@ class Upkeep:
         removed = own.ledger.commits.retry.call(own.ledger.manifest.clean_up)
         return attrs.evolve(report, manifest_versions=removed)
 
-    def direct_commits(
-        self, identifier: Identifier, decision: Decision | Literal["adopt", "discard"] | None = None
-    ) -> DirectCommitsReport:
+    def direct_commits(self, identifier: Identifier, decision: str | None = None) -> DirectCommitsReport:
         """List the direct commits that a table holds, or adopt or discard all of them.
 
         A table with the property ``lancekeep.direct_commits`` = ``hold`` does not show versions that a writer commits
@@ -187,7 +185,7 @@ class Upkeep:
 
         Args:
             identifier: The table.
-            decision: What to do; by default nothing.
+            decision: ``adopt`` or ``discard``; by default they are only listed.
 
         Returns:
             The direct commits that were found. A table that adopts direct commits has none.

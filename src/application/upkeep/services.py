@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from lancekeep.application.upkeep.cleanup_report import CleanupReport
 from lancekeep.application.upkeep.fsck import FsckReport, Progress
@@ -15,7 +15,6 @@ from lancekeep.application.upkeep.migration import MigrationProgress, MigrationR
 from lancekeep.application.upkeep.table_relocation import RelocationReport
 from lancekeep.application.upkeep.tiering import TieringReport
 from lancekeep.domain.commit import Committed
-from lancekeep.domain.direct_commits import Decision
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
@@ -47,9 +46,7 @@ class UpkeepService(Protocol):
         progress: Progress = lambda done, total, name: None,
     ) -> CleanupReport: ...
 
-    def direct_commits(
-        self, identifier: Identifier, decision: Decision | Literal["adopt", "discard"] | None = None
-    ) -> DirectCommitsReport: ...
+    def direct_commits(self, identifier: Identifier, decision: str | None = None) -> DirectCommitsReport: ...
 
     def relocate(
         self,

@@ -100,7 +100,7 @@ class TableChecks:
     def _of_manager(self, table: Table, root: DatasetRoot, *, repair: bool) -> Iterator[Finding]:
         """Yield the finding on a table whose manager is not the manager that its entry names."""
         storage = by_storage(table.properties)
-        if self.managed and self.commits.holds(root) is not holds(table.properties):
+        if self.managed and self.commits.holding.holds(root) is not holds(table.properties):
             if repair:
                 self.follow_entry(table.id)
             meaning = (
@@ -298,7 +298,7 @@ class TableChecks:
         """Return the direct commits that the table holds: manifests above the latest row."""
         newest = max(history.rows, default=0)
         above = [version for version in sorted(history.finals) if version >= newest]
-        if not above or not self.managed or not self.commits.holds(history.root):
+        if not above or not self.managed or not self.commits.holding.is_marked(history.root):
             return ()
         latest = self.commits.latest(history.root)
         return [version for version in above if latest is None or version > latest.version]

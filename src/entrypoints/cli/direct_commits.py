@@ -1,8 +1,6 @@
-"""``lancekeep direct-commits``: settle versions that were committed without the catalog."""
+"""``lancekeep direct-commits``: settle versions committed without the catalog."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import attrs
 import click
@@ -27,7 +25,7 @@ def direct_commits(
     context: click.Context,
     chosen: Stores,
     table: str,
-    decision: Literal["adopt", "discard"] | None,
+    decision: str | None,
     mode: str | None,
     assume_yes: bool,
     as_json: bool,
