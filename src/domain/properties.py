@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from lancekeep.domain.automatic_maintenance import MAINTENANCE_PROPERTIES, checked_maintenance
 from lancekeep.domain.digests import DIGESTS, checked_digests
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, checked_direct_commits
 from lancekeep.domain.dropped import UNDROP, checked_undrop
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.managed import MANAGED, checked_managed
+from lancekeep.domain.managed import DIRECT_COMMITS, MANAGED, checked_direct_commits, checked_managed
 from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD, require_consistent
 from lancekeep.domain.errors import ConcurrentModification
-from lancekeep.domain.managed import MANAGED, STORAGE, by_storage
+from lancekeep.domain.managed import DIRECT_COMMITS, HOLD, MANAGED, STORAGE, by_storage, require_consistent
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, with_default_row_ids
 from lancekeep.domain.table import Table
 

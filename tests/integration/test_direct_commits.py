@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import attrs
 import lance
 import lancedb
 import pyarrow as pa
@@ -30,6 +32,8 @@ from lancekeep.domain.errors import (
     Unsupported,
     VersionNotFound,
 )
+from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.cli import lancekeep as command
 
 HOLD = {"lancekeep.direct_commits": "hold"}
@@ -270,6 +274,137 @@ def test_first_decision_stands(catalog: lancekeep.Catalog, local: Home) -> None:
             slow.upkeep.direct_commits(T, "discard")
         commits.direct.approve = original
         assert seen(slow) == seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("when", ["before it is decided", "after it is decided"])
+def test_property_changes_while_a_direct_commit_is_discarded(
+    catalog: lancekeep.Catalog, local: Home, when: str
+) -> None:
+    """What the operator does later must not replace a version that readers have seen."""
+    direct(catalog, 3)
+    with local.connect() as slow:
+        commits: Any = directory_of(slow).commits
+        owner, name = (commits.direct, "approve") if when.startswith("before") else (commits.objects, "copy")
+        original, met = getattr(owner, name), []
+
+        def late(*args: Any) -> Any:
+            setattr(owner, name, original)
+            catalog.alter_table(T, ADOPT)
+            met.extend(seen(catalog))
+            return original(*args)
+
+        setattr(owner, name, late)
+        if when.startswith("before"):
+            with pytest.raises(ConcurrentModification, match="settled by another process"):
+                slow.upkeep.direct_commits(T, "discard")
+        else:
+            slow.upkeep.direct_commits(T, "discard")
+        delattr(owner, name)
+        assert met == seen(catalog) == seen(slow) == values(lance.dataset(uri(catalog)))
+        assert met == ([1, 2, 3] if when.startswith("before") else [1, 2])
+        direct(catalog, 4)
+        assert seen(slow) == [*met, 4]
+
+
+def test_discard_reaches_no_table_that_has_the_place_since(catalog: lancekeep.Catalog, local: Home) -> None:
+    catalog.write("place", rows(1), properties=HOLD)
+    direct(catalog, 2, "place")
+    with local.connect() as slow:
+        objects: Any = directory_of(slow).commits.objects
+        original = objects.copy
+
+        def late(source: str, target: str) -> None:
+            catalog.drop_table("place", keep=0)
+            catalog.write("place", rows(7))
+            catalog.write("place", rows(8), "append")
+            original(source, target)
+
+        objects.copy = late
+        with pytest.raises(lancekeep.LancekeepError):
+            slow.upkeep.direct_commits("place", "discard")
+        del objects.copy
+    assert seen(catalog, "place") == values(lance.dataset(uri(catalog, "place"))) == [7, 8]
+
+
+def test_decision_that_was_not_carried_out_moves_with_the_commit_store(catalog: lancekeep.Catalog, local: Home) -> None:
+    direct(catalog, 3)
+    with local.connect() as stopped:
+        objects: Any = directory_of(stopped).commits.objects
+        copy = objects.copy
+        objects.copy = Faulty(objects, lambda name, _: ("before", Crash()) if name == "copy" else None).copy
+        with pytest.raises(Crash):
+            stopped.upkeep.direct_commits(T, "discard")
+        catalog.upkeep.change_commit_store(local.other)
+        with pytest.raises(ConcurrentModification, match="settled by another process"):
+            catalog.upkeep.direct_commits(T, "adopt")
+        assert seen(catalog) == [1, 2]
+        objects.copy = copy
+        with pytest.raises(lancekeep.LancekeepError):
+            stopped.upkeep.direct_commits(T, "discard")
+    catalog.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2]
+
+
+@pytest.mark.parametrize("decision", [None, "adopt"])
+def test_commit_store_changes_while_a_direct_commit_is_held(
+    catalog: lancekeep.Catalog, local: Home, decision: str | None
+) -> None:
+    """Also if a writer has lost its number to the direct commit, and left its row."""
+    direct(catalog, 3)
+    commits: Any = directory_of(catalog).commits
+    root = directory_of(catalog).places.dataset_root(catalog.find_table(T))
+    path = f"{root.manifest_key(3, NamingScheme.V2)}-{uuid4()}"
+    commits.objects.put(path, b"of a writer")
+    commits.rows.reserve(VersionRow(root.base_uri, 3, path, 11), first=False)
+    original = commits.rows.delete
+
+    def late(base_uri: str, versions: Any) -> int:
+        """An operator decides when the row is about to be removed."""
+        commits.rows.delete = original
+        row = VersionRow(root.base_uri, 3, root.manifest_key(3, NamingScheme.V2), 0)
+        content = commits.objects.get(row.path)
+        commits.direct.approve(root.base_uri, 3, content)
+        commits.rows.finalize(attrs.evolve(row, size=len(content)))
+        return int(original(base_uri, versions))
+
+    if decision == "adopt":
+        commits.rows.delete = late
+    catalog.upkeep.change_commit_store(local.other)
+    if decision == "adopt":
+        assert seen(catalog) == [1, 2, 3]
+        return
+    assert seen(catalog) == [1, 2]
+    catalog.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2]
+
+
+def test_table_with_a_direct_commit_is_renamed_and_not_relocated(catalog: lancekeep.Catalog) -> None:
+    direct(catalog, 3)
+    with pytest.raises(CommitRefused, match="to the storage without the catalog"):
+        catalog.upkeep.relocate(T, "place")
+    assert seen(catalog) == [1, 2]
+    catalog.rename_table(T, "n.u")
+    assert seen(catalog, "n.u") == [1, 2]
+    catalog.upkeep.direct_commits("n.u", "adopt")
+    assert seen(catalog, "n.u") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["overwrite", "restore", "delete", "compaction"])
+def test_direct_change_by_a_handle_opened_before(catalog: lancekeep.Catalog, kind: str) -> None:
+    handle = lance.dataset(uri(catalog))
+    after: dict[str, Any] = {
+        "overwrite": lambda: (lance.write_dataset(rows(9), handle, mode="overwrite"), [9])[1],
+        "restore": lambda: (handle.checkout_version(1).restore(), [1])[1],
+        "delete": lambda: (handle.delete("x = 1"), [2])[1],
+        "compaction": lambda: (handle.optimize.compact_files(), [1, 2])[1],
+    }
+    expected = after[kind]()
+    for change in (lambda: catalog.write(T, rows(7), "overwrite"), lambda: catalog.versions.restore(T, 1)):
+        assert (seen(catalog), values(catalog.open(T, version=1))) == ([1, 2], [1])
+        with pytest.raises(CommitRefused, match="to the storage without the catalog"):
+            change()
+    catalog.upkeep.direct_commits(T, "adopt")
+    assert seen(catalog) == expected
 
 
 # -- what cannot be adopted or discarded ----------------------------------------------------------------------------

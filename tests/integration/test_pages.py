@@ -455,7 +455,7 @@ def test_page(home: Path) -> None:
 
 
 def test_commit_stores(home: Path) -> None:
-    assert Reader({"/var/lib/lake": str(home)}).read(page("commit-stores.md")) == 2
+    assert Reader({"/var/lib/lake": str(home)}).read(page("commit-stores.md")) == 3
 
 
 def test_properties() -> None:

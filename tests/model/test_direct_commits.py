@@ -8,7 +8,7 @@ import pytest
 from model.checker import CREATES, Checker, Setting
 
 from lancekeep.application.commits.direct_commits import DirectCommits
-from lancekeep.application.commits.table_commits import TableCommits
+from lancekeep.application.commits.holding import Holding
 from lancekeep.domain.direct_commits import Decision, approval_of
 
 ADOPT, DISCARD = Decision.ADOPT, Decision.DISCARD
@@ -69,8 +69,8 @@ def test_no_direct_commit_is_reflected_and_no_commit_is_lost(
             "",
         ),
         (
-            TableCommits,
-            "_require_reflected",
+            Holding,
+            "require_reflected",
             lambda *_: None,
             Setting((), direct=1, misled=1, settlers=(DISCARD,)),
             "and its predecessor",

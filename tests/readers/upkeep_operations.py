@@ -17,8 +17,9 @@ from readers.operations import FEW, FLAG, has_tables, is_local, operation
 from readers.stores import REMEMBERING
 
 from lancekeep.application.upkeep.fsck import Kind
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD, Decision
+from lancekeep.domain.direct_commits import Decision
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.managed import DIRECT_COMMITS, HOLD
 from lancekeep.domain.naming import ManifestName, NamingScheme
 
 

@@ -7,12 +7,12 @@ commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import count, pairwise, takewhile
+from typing import TYPE_CHECKING
 
-from lancekeep.application.commits.direct_commits import DirectCommits
 from lancekeep.application.commits.managed_rows import ManagedRows
 from lancekeep.domain.errors import AccessDenied, Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.layout import DatasetRoot
@@ -20,6 +20,9 @@ from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.manifest import is_manifest
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+
+if TYPE_CHECKING:
+    from lancekeep.application.commits.direct_commits import DirectCommits
 
 _REMEMBERED = 4096
 """The number of gaps kept in memory: a deleted version stays deleted."""
@@ -34,7 +37,7 @@ Gap = tuple[int, int]
 class Adoption:
     """Finds versions without rows and records their rows; every method is idempotent."""
 
-    def __init__(self, objects: ObjectStore, rows: ManagedRows, direct: DirectCommits) -> None:
+    def __init__(self, objects: ObjectStore, rows: ManagedRows, direct: Callable[[], DirectCommits]) -> None:
         self._objects = objects
         self._rows = rows
         self._direct = direct
@@ -48,8 +51,8 @@ class Adoption:
             return None
         newest_first = [infos[name] for name in reversed(names.values())]
         rows = [VersionRow(root.base_uri, *each) for each in _described(newest_first)]
-        if self._direct.is_marked(root.base_uri):
-            rows = [row for row in rows if self._direct.may_be_version(row)]
+        if self._direct().is_marked(root.base_uri):
+            rows = [row for row in rows if self._direct().may_be_version(row)]
             if not rows:
                 return None
         try:
@@ -98,8 +101,8 @@ class Adoption:
         while infos and not self._is_complete(infos[-1]):
             infos.pop()
         rows = [VersionRow(root.base_uri, *each) for each in _described(infos)]
-        if rows and self._direct.is_marked(root.base_uri):
-            rows = [*takewhile(self._direct.may_be_version, rows)]
+        if rows and self._direct().is_marked(root.base_uri):
+            rows = [*takewhile(self._direct().may_be_version, rows)]
         with suppress(*_READ_ONLY):
             self._rows.record(rows)  # oldest first: after a crash the next reader continues
             self.forget_vanished(root, rows)

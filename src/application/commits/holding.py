@@ -1,11 +1,13 @@
-"""Change what becomes of the direct commits of a table."""
+"""Hold or adopt the direct commits of a table, and refuse commits that meet them."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from lancekeep.application.commits.histories import Histories
+from lancekeep.application.commits.protocol_runner import held
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.version_row import VersionRow
 
 
 class Holding:
@@ -50,6 +52,40 @@ class Holding:
         """Delete what is recorded about direct commits of a table without versions."""
         self._call(partial(self._direct.forget, root.base_uri))
         self._histories.forget()
+
+    # -- what may follow ----------------------------------------------------------------------------------------
+
+    def require_reflected(self, root: DatasetRoot, version: int) -> None:
+        """Raise `CommitRefused` if a version to follow is a held direct commit.
+
+        From then on its manifest stays the same, so a writer cannot have built on a manifest that it replaced.
+        """
+        histories = self._histories
+        if version < 1 or histories.is_settled(root, version) or not self.is_marked(root):
+            return
+        if histories.get(root, version) is None and (found := histories.final_object(root, version)) is not None:
+            raise held(found)
+
+    def require_publishable(self, winner: VersionRow | None) -> None:
+        """Raise `CommitRefused` if the row of a winner can never be published.
+
+        A writer that tried again would lose to it again.
+        """
+        if winner is None or winner.is_final or winner.moved_to is not None:
+            return
+        if not self._call(partial(self._direct.is_marked, winner.base_uri)):
+            return
+        if self._histories.finalize(winner) is None and self._histories.is_held(winner):
+            raise held(winner)
+
+    def require_none(self, root: DatasetRoot) -> None:
+        """Raise `CommitRefused` if a held direct commit follows the latest version."""
+        if not self.is_marked(root):
+            return
+        latest = self._histories.latest(root)
+        found = self._call(partial(self._histories.final_object, root, latest.version + 1 if latest else 1))
+        if found is not None:
+            raise held(found)
 
     def _enter(self, root: DatasetRoot) -> None:
         """Enter the versions that exist."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import attrs
 
 from lancekeep.application.commits.adoption import Adoption
 from lancekeep.application.commits.conflict_count import ConflictCount
-from lancekeep.application.commits.direct_commits import DirectCommits
 from lancekeep.application.commits.managed_rows import ManagedRows
+from lancekeep.application.parts import part
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit import (
     ABSENT,
@@ -32,7 +33,6 @@ from lancekeep.domain.commit import (
 )
 from lancekeep.domain.commit_token import StagedManifest
 from lancekeep.domain.commit_transitions import Effect, Reply, State
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD
 from lancekeep.domain.errors import (
     CommitRefused,
     CommitStoreMismatch,
@@ -42,10 +42,14 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from lancekeep.domain.managed import DIRECT_COMMITS, HOLD
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_path
 from lancekeep.domain.version_row import NotReady, Taken, VersionRow, may_claim, scheme_of
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from lancekeep.application.commits.direct_commits import DirectCommits
 
 REMEMBERED = 4096
 """The number of final rows kept in memory, because a native commit reads its own version back twice."""
@@ -65,8 +69,7 @@ class ProtocolRunner:
         self.rows = ManagedRows(rows, direct, objects.root_uri)
         self.retry = retry
         self.conflicts = ConflictCount(retry.clock)
-        self.direct = DirectCommits(objects, self.rows)
-        self._adoption = Adoption(objects, self.rows, self.direct)
+        self._adoption = Adoption(objects, self.rows, lambda: self.direct)
         self._final: dict[tuple[str, int], VersionRow] = {}
         self._held: dict[str, VersionRow] = {}
         self._effects: Mapping[Effect, Callable[[Progress, bytes | None], Event]] = {
@@ -84,6 +87,13 @@ class ProtocolRunner:
             Effect.MEASURE_FINAL: self._measure_final,
             Effect.GET_ROW: self._get_row,
         }
+
+    @part
+    def direct(self) -> DirectCommits:
+        """What the commit store records about direct commits."""
+        from lancekeep.application.commits.direct_commits import DirectCommits  # a listing needs none
+
+        return DirectCommits(self.objects, self.rows)
 
     def run(
         self,

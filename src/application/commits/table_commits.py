@@ -12,7 +12,7 @@ import attrs
 
 from lancekeep.application.commits.histories import Histories
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.commits.protocol_runner import held, recognizable, refusal
+from lancekeep.application.commits.protocol_runner import recognizable, refusal
 from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.parts import part
 from lancekeep.application.retry import Retry
@@ -204,7 +204,7 @@ class TableCommits(Histories):
         Returns:
             The manifest to commit, which is staged under the same name, its bytes, and its descent.
         """
-        self._require_reflected(root, staged.version - 1)
+        self.holding.require_reflected(root, staged.version - 1)
         manifest = self.lineage.decode(root, staged, content)
         settled = None if manifest is None else self.settled_indexes.staged(root, staged, manifest)
         if settled is None:
@@ -215,16 +215,6 @@ class TableCommits(Histories):
         self.settled_indexes.write(root, files)
         self.retry.call(partial(self.objects.put, staged.path, content))
         return staged, content, descendant
-
-    def _require_reflected(self, root: DatasetRoot, version: int) -> None:
-        """Raise `CommitRefused` if a version to follow is a direct commit that the table holds.
-
-        From then on its manifest stays the same, so a writer cannot have built on a manifest that it replaced.
-        """
-        if version < 1 or self.is_settled(root, version) or not self.holding.is_marked(root):
-            return
-        if self.get(root, version) is None and (found := self.final_object(root, version)) is not None:
-            raise held(found)
 
     def commit_built(
         self,
@@ -485,7 +475,7 @@ class TableCommits(Histories):
                 return self._known(row)
             case State.CONFLICT | State.ABANDON:
                 self.conflicts.add(row.base_uri)
-                self._require_not_held(progress.met)
+                self.holding.require_publishable(progress.met)
                 return Conflict(progress.met)
             case State.UNKNOWN:
                 gone = (
@@ -494,18 +484,6 @@ class TableCommits(Histories):
                 )
                 return Unknown(CommitToken(recognizable(progress.staged, content)), str(fault) if fault else gone)
         raise refusal(progress, fault)
-
-    def _require_not_held(self, winner: VersionRow | None) -> None:
-        """Raise `CommitRefused` if the row of the winner can never be published, so that a retry would lose again."""
-        if (
-            winner is None
-            or winner.is_final
-            or winner.moved_to is not None
-            or not self.direct.is_marked(winner.base_uri)
-        ):
-            return
-        if self.finalize(winner) is None and self.is_held(winner):
-            raise held(winner)
 
     def _known(self, row: VersionRow) -> Committed:
         """Remember a committed version."""
@@ -580,10 +558,6 @@ class TableCommits(Histories):
         self.rows.move_to(rows)
         self.forget()
 
-    def require_successor(self, root: DatasetRoot, found: StagedManifest, content: bytes) -> None:
-        """Raise `CommitRefused` unless a manifest descends from the version before it."""
-        self.lineage.require(root, found, self.lineage.decode(root, found, content), None)
-
     def fence(self, root: DatasetRoot, new_store: str) -> None:
         """End a history here by a row that names the new store. Idempotent."""
         while True:
@@ -592,8 +566,10 @@ class TableCommits(Histories):
                 if latest.moved_to == new_store:
                     return
                 met, latest = latest, self.finalize(latest)
-                if latest is None and self.is_held(met):
-                    raise held(met)
+                if latest is None and self.is_held(met):  # a commit that lost; what settles its version is kept
+                    if self.rows.get(root.base_uri, met.version) == met:
+                        self.rows.delete(root.base_uri, [met.version])
+                    continue
             fence = VersionRow.fence(root.base_uri, latest.version + 1 if latest else 1, new_store)
             if isinstance(self.rows.reserve(fence, first=latest is None), Reserved):
                 return

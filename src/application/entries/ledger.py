@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question, SetProperties
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, HOLD, holds
 from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import (
     CommitStoreMismatch,
@@ -22,7 +21,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.home_copy import MOVING_PROPERTY, require_home
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
-from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
+from lancekeep.domain.managed import DIRECT_COMMITS, HOLD, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
 from lancekeep.ports.manifest_store import ForeseeingManifestStore
 

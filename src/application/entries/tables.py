@@ -19,7 +19,6 @@ from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties, ancestors, page
-from lancekeep.domain.direct_commits import DIRECT_COMMITS, holds, require_consistent
 from lancekeep.domain.dropped import is_held
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -34,7 +33,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.features import Feature
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.managed import MANAGED, by_storage
+from lancekeep.domain.managed import DIRECT_COMMITS, MANAGED, by_storage, holds, require_consistent
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.namespace import find_namespace
 from lancekeep.domain.notebook import Shown

@@ -32,6 +32,7 @@ from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     AlreadyExists,
     BranchNotFound,
+    CommitRefused,
     ConcurrentModification,
     Damaged,
     InvalidInput,
@@ -480,9 +481,16 @@ class Writes:
 
     @contextmanager
     def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
-        """Raise the cause with its remedy instead, if the cause is a lost version or an unfinished clone."""
+        """Raise the cause with its remedy instead.
+
+        The cause may be a direct commit that the table holds, a lost version, or an unfinished clone.
+        """
         try:
             yield
+        except (CommitRefused, ConcurrentModification):
+            with suppress(NotFound, StoreUnavailable):
+                self._ledger.commits.holding.require_none(self._places.dataset_root(self._tables.find(object_id)))
+            raise
         except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
             fault = refusal = None
             with suppress(LancekeepError):  # the original error is raised

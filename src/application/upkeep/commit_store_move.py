@@ -14,12 +14,11 @@ from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.domain.catalog import CatalogView
-from lancekeep.domain.direct_commits import holds
 from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import Damaged
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.managed import by_storage
+from lancekeep.domain.managed import by_storage, holds
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow

@@ -129,7 +129,8 @@ class HeldCommits:
         decode_whole(content, row.path, row.version)
         self._check(history, content)
         staged = StagedManifest(history.base_uri, row.version, row.path, len(content), row.version == 1, "")
-        self._commits.require_successor(history, staged, content)
+        lineage = self._commits.lineage
+        lineage.require(history, staged, lineage.decode(history, staged, content), None)
 
     # -- discarding ---------------------------------------------------------------------------------------------
 
@@ -193,8 +194,11 @@ class HeldCommits:
             entered = self._commits.retry.call(partial(self._commits.rows.get, history.base_uri, row.version))
             if entered is not None and (entered.is_final or entered.moved_to is not None):
                 raise self._decided(row)
-            with suppress(ObjectNotFound):  # another process has completed the decision
+            try:
                 self._commits.retry.call(partial(self._commits.objects.copy, fitting[0], row.path))
+            except ObjectNotFound:  # another process has completed the decision, or dropped the table
+                if not self._commits.direct.is_approved(row):
+                    raise self._decided(row) from None
         self._decide(history, row, staged[fitting[0]])
         for key in fitting:
             self._commits.retry.call(partial(self._commits.objects.delete, key))

@@ -17,12 +17,11 @@ from lancekeep.application.upkeep.checked_history import History, Repair, gaps, 
 from lancekeep.application.upkeep.content_checks import ContentChecks
 from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progress, require_span, unless_young
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, Place, Reference
-from lancekeep.domain.direct_commits import ADOPT, DIRECT_COMMITS, holds
 from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
-from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE, by_storage
+from lancekeep.domain.managed import ADOPT, DIRECT_COMMITS, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
 from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
 from lancekeep.domain.naming import (
     ManifestName,

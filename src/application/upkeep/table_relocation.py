@@ -190,6 +190,8 @@ class TableRelocation:
                 f"location={target.location!r}"
             )
         self._ledger.commits.naming_schemes.require_one(self._places.dataset_root(table))
+        for history in self._ledger.commits.histories(self._places.dataset_root(table)):
+            self._ledger.commits.holding.require_none(history)
         self._removal.refuse_needed([table], _ADVICE)
         self._mem_wal.refuse_writers(table, "moved")
 
