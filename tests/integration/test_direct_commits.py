@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,6 +25,7 @@ from rest_server import serving
 import lancekeep
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import (
     CommitRefused,
     ConcurrentModification,
@@ -345,6 +347,39 @@ def test_decision_that_was_not_carried_out_moves_with_the_commit_store(catalog: 
     assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2]
 
 
+def test_discard_that_meets_another_commit_store_changes_nothing(catalog: lancekeep.Catalog, local: Home) -> None:
+    direct(catalog, 3)
+    with local.connect() as slow:
+        records: Any = directory_of(slow).commits.direct
+        original = records.approve
+
+        def late(*args: Any) -> Any:
+            catalog.upkeep.change_commit_store(local.other)
+            catalog.upkeep.direct_commits(T, "adopt")
+            return original(*args)
+
+        records.approve = late
+        with pytest.raises(ConcurrentModification, match="settled by another process"):
+            slow.upkeep.direct_commits(T, "discard")
+    assert seen(catalog) == values(lance.dataset(uri(catalog))) == [1, 2, 3]
+
+
+def test_token_of_a_commit_that_builds_on_a_direct_commit_is_refused(catalog: lancekeep.Catalog) -> None:
+    direct(catalog, 3)
+    direct(catalog, 4)
+    commits: Any = directory_of(catalog).commits
+    root = directory_of(catalog).places.dataset_root(catalog.find_table(T))
+    final = root.manifest_key(4, NamingScheme.V2)
+    content, path = commits.objects.get(final), f"{final}-{uuid4()}"
+    commits.objects.put(path, content)
+    commits.objects.delete(final)
+    staged = StagedManifest(root.base_uri, 4, path, len(content), False, "", sha256(content).hexdigest())
+    with pytest.raises(CommitRefused, match="committed version 3 to the storage without the catalog"):
+        catalog.resolve(CommitToken(staged))
+    assert seen(catalog) == [1, 2]
+    assert [each.version for each in catalog.upkeep.direct_commits(T).commits] == [3]
+
+
 @pytest.mark.parametrize("decision", [None, "adopt"])
 def test_commit_store_changes_while_a_direct_commit_is_held(
     catalog: lancekeep.Catalog, local: Home, decision: str | None
@@ -448,8 +483,8 @@ def test_direct_commit_without_a_version_before_it_can_be_adopted_only(catalog: 
 # -- the property ---------------------------------------------------------------------------------------------------
 
 
-def test_property_and_its_default(home: Home) -> None:
-    with home.connect() as catalog:
+def test_property_and_its_default(local: Home) -> None:
+    with local.connect() as catalog:
         catalog.write("n.before", rows(1))
         catalog.alter_namespace([], HOLD)
         catalog.write("n.t", rows(1))
@@ -460,7 +495,7 @@ def test_property_and_its_default(home: Home) -> None:
         names = ("n.before", "n.t", "n.open", "n.s", "n.clone")
         for name in names:
             direct(catalog, 2, name)
-        with home.connect() as other:
+        with local.connect() as other:
             assert [len(seen(other, name)) for name in names] == [1, 1, 2, 2, 1]
             other.alter_table("n.before", ADOPT)
             other.alter_table("n.t", remove=["lancekeep.direct_commits"])

@@ -21,14 +21,15 @@ SETTINGS = {
     Setting((), direct=2, looks=True, settlers=(DISCARD,)): 900,
     Setting((1,), direct=1, settlers=(DISCARD,)): 5_000,
     Setting((), direct=1, looks=True, settlers=(ADOPT, DISCARD)): 20_000,
-    Setting((1,), direct=1, faults=1, settlers=(DISCARD,)): 25_000,
-    Setting((), direct=1, readers=1, looks=True, settlers=(DISCARD,), owners=1): 1_000,
-    Setting((1,), direct=1, settlers=(DISCARD,), owners=1): 1_000,
-    Setting((1,), direct=1, readers=1, looks=True, owners=1): 1_000,
+    Setting((), direct=1, readers=1, looks=True, settlers=(DISCARD,), owners=1): 8_000,
+    Setting((), direct=1, faults=1, looks=True, settlers=(DISCARD,), owners=1): 600,
+    Setting((1,), direct=1, settlers=(DISCARD,), owners=1): 30_000,
+    Setting((1,), direct=1, readers=1, looks=True, owners=1): 15_000,
 }
 """With the number of states below which a checker has not looked."""
 
 LARGE = {
+    Setting((1,), direct=1, faults=1, settlers=(DISCARD,)): 25_000,
     Setting((1,), direct=1, looks=True, settlers=(DISCARD,)): 40_000,
     Setting((1,), direct=1, looks=True, settlers=(ADOPT,)): 40_000,
     Setting((1,), direct=1, readers=1, settlers=(DISCARD,)): 80_000,
