@@ -424,6 +424,17 @@ def test_table_with_a_direct_commit_is_renamed_and_not_relocated(catalog: lancek
     assert seen(catalog, "n.u") == [1, 2, 3]
 
 
+def test_relocated_table_holds_direct_commits_from_its_first_moment(
+    catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relocation = directory_of(catalog).tables
+    monkeypatch.setattr(relocation, "follow_entry", lambda object_id: direct(catalog, 3, str(object_id)))
+    catalog.upkeep.relocate(T, "place")
+    assert uri(catalog).endswith("/place")
+    assert seen(catalog) == [1, 2]
+    assert len(catalog.upkeep.direct_commits(T).commits) == 1
+
+
 @pytest.mark.parametrize("kind", ["overwrite", "restore", "delete", "compaction"])
 def test_direct_change_by_a_handle_opened_before(catalog: lancekeep.Catalog, kind: str) -> None:
     handle = lance.dataset(uri(catalog))
@@ -515,8 +526,8 @@ def test_refusals(catalog: lancekeep.Catalog, tmp_path: Path, redis_url: str) ->
         catalog.create_namespace("n.m", HOLD)
     with pytest.raises(InvalidInput, match="expected 'adopt' or 'discard'"):
         catalog.upkeep.direct_commits(T, "remove")
-    for url in (redis_url, "conditional-put://"):
-        with pytest.raises(Unsupported, match="may lose acknowledged rows"):
+    for url, fault in ((redis_url, "may lose acknowledged rows"), ("conditional-put://", "derives rows")):
+        with pytest.raises(Unsupported, match=fault):
             catalog.upkeep.change_commit_store(url)
     for at, weak_url in enumerate((redis_url, "conditional-put://", None)):
         with lancekeep.connect(str(tmp_path / f"weak{at}"), commit_store=weak_url) as weak:

@@ -279,7 +279,10 @@ class Ledger:
                 write.
         """
         if rows is None or rows.guarantees.derived or not rows.guarantees.remembers:
-            reason = "the catalog has no commit store" if rows is None else f"{rows.url} may lose acknowledged rows"
+            reason = "the catalog has no commit store"
+            if rows is not None:
+                fault = "derives rows from final manifests" if rows.guarantees.derived else "may lose acknowledged rows"
+                reason = f"{rows.url} {fault}"
             raise Unsupported(
                 f"{DIRECT_COMMITS!r} is {HOLD!r}, and {reason}, so a direct commit cannot be told from a commit of the "
                 "catalog. Move the versions to a commit store that keeps every row with change_commit_store first, "

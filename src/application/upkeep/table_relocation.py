@@ -251,6 +251,8 @@ class TableRelocation:
             commits.forget_predecessor(root)
             if commits.rows.is_released(self._places.dataset_root(table).base_uri):
                 commits.release(root)
+            if self._ledger.holds(table):
+                commits.holding.hold(root)
 
     def _copy_files(self, source: DatasetRoot, target: DatasetRoot) -> None:
         """Copy every file except versions and references that the target does not have with the same size."""
