@@ -320,7 +320,7 @@ def stage_of(ends: Ends, source: Mapping[str, str], target: Mapping[str, str], *
                 f"{ends.target} holds a catalog of its own; copy into an empty home, or into one that this catalog "
                 "had before"
             )
-        _require_same_identity(ends, source, target)
+        _require_same_identity(ends, source, target, back)
         return Stage.NEW
     if back == ends.source:
         return Stage.GIVEN_UP
@@ -338,9 +338,15 @@ def _is_snapshot(ends: Ends, target: Mapping[str, str]) -> bool:
     return SNAPSHOT_VERSION_PROPERTY in target and target.get(MANIFEST_STORE_PROPERTY) == ends.source
 
 
-def _require_same_identity(ends: Ends, source: Mapping[str, str], target: Mapping[str, str]) -> None:
+def _require_same_identity(ends: Ends, source: Mapping[str, str], target: Mapping[str, str], left_for: str) -> None:
+    """Check that the remains in the target are of the source's catalog.
+
+    A V1 directory and a server hold no identity. Then the home for which the catalog left the target must be the
+    source.
+    """
     own, remains = identity_in(source), identity_in(target)
-    if own is None or remains is None or own.id != remains.id:
+    same = left_for == ends.source if own is None or remains is None else own.id == remains.id
+    if not same:
         raise Refused(
             f"{ends.target} holds the remains of another catalog than {ends.source}: their identities differ. Copy "
             "into an empty home"

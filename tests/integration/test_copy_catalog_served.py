@@ -303,6 +303,19 @@ def test_version_that_is_not_final_in_the_storage_is_refused(tmp_path: Path) -> 
         assert served.back(writers_stopped=True).done
 
 
+def test_catalog_that_began_on_a_server_returns_there(ours: Served) -> None:
+    lance.write_dataset(ROWS, f"{ours.lake}/t.lance")
+    with lancekeep.connect(ours.uri) as server:
+        server.register_table("t", "lake/t.lance")
+    assert ours.back(writers_stopped=True).done
+    with ours.connect() as catalog:
+        catalog.rename_table("t", "renamed")
+        after = shown(catalog)
+    assert ours.there().done
+    with lancekeep.connect(ours.uri) as server:
+        assert shown(server) == after
+
+
 def test_copy_between_two_servers(ours: Served, tmp_path: Path) -> None:
     fill(ours)
     assert ours.there().done

@@ -336,7 +336,8 @@ class ServedHome:
                 properties = change.merged_into(properties)
         if properties == record.properties:
             return record.number
-        was_home = record.was_home or not NOT_HOME & properties.keys()
+        leaves = not NOT_HOME & record.properties.keys()  # the fence of a catalog whose first home is the server
+        was_home = record.was_home or not NOT_HOME & properties.keys() or (leaves and MOVED_PROPERTY in properties)
         after = _Record(record.number + 1, properties, was_home)
         return after.number if self._objects.put_if_absent(self._key_of(after.number), after.text()) else None
 
