@@ -233,6 +233,25 @@ def test_fault_of_any_request_loses_and_doubles_no_entry(tmp_path: Path, make: s
         assert number > 30
 
 
+def test_server_that_fails_once_at_every_request_gets_the_whole_catalog(server: Faulty) -> None:
+    before = fill(server)
+    failed: set[str] = set()
+
+    def respond(asked: Asked) -> Answer:
+        if asked.path in failed:
+            return forward(asked)
+        failed.add(asked.path)
+        return Answer(500, {}, b"")
+
+    server.respond = respond
+    assert server.copy().done
+    assert server.served() == before
+    failed.clear()
+    assert server.copy(goes=False).done
+    with server.connect() as catalog:
+        assert shown(catalog) == before
+
+
 # -- servers that lack operations ----------------------------------------------------------------------------------
 
 
@@ -323,6 +342,8 @@ def stopped(server: Faulty, monkeypatch: pytest.MonkeyPatch) -> tuple[Faulty, di
 
 def test_copy_to_a_server_that_is_gone_permanently_is_given_up(stopped: tuple[Faulty, dict[str, Any]]) -> None:
     server, before = stopped
+    with pytest.raises(Refused, match="was stopped before the end, call it again, or with give_up=True"):
+        server.connect()
     server.respond = lambda _: Answer(503, {}, b"")
     for give_up in (False, True):
         with pytest.raises(StoreUnavailable) as unavailable:
@@ -425,9 +446,11 @@ def test_copy_that_is_given_up_stops_and_leaves_nothing(server: Faulty) -> None:
 
 def test_table_that_others_create_is_kept(server: Faulty) -> None:
     before = fill(server)
+    created: list[str] = []
 
     def respond(asked: Asked) -> Answer:
-        if "/register" in asked.path and not others.table_exists("root_table"):
+        if "/register" in asked.path and not created:
+            created.append(asked.path)
             others.write("root_table", ROWS.slice(0, 1))
         return forward(asked)
 

@@ -261,6 +261,30 @@ def test_copy_to_a_server_and_back_is_killed_after_each_write_and_completed(ours
         assert shown(catalog) == before
 
 
+def test_writer_that_goes_on_loses_no_acknowledged_change(ours: Served, kill: Kill) -> None:
+    fill(ours)
+    kept: list[str] = []
+    refused: list[str] = []
+    with ours.connect() as writer:
+
+        def write() -> None:
+            kill(None)  # its own writes
+            name = f"n{len(kept)}"
+            try:
+                writer.create_namespace(name)
+                kept.append(name)
+            except Refused:
+                refused.append(name)
+            kill(None, write)
+
+        kill(None, write)
+        assert ours.there().done
+        kill(None)
+    assert (len(kept) > 0, len(refused) > 2) == (True, True)
+    with lancekeep.connect(ours.uri) as server:
+        assert server.list_namespaces() == ["ml", *kept]
+
+
 @pytest.mark.parametrize("writes", [1, 2, 5, 7])
 def test_copy_to_a_server_that_is_given_up_leaves_no_table_there(ours: Served, kill: Kill, writes: int) -> None:
     fill(ours)
