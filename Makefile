@@ -65,6 +65,7 @@ soak: $(VENV)/installed-test ## run the tests that make test leaves out, and the
 	@LANCEKEEP_STREAM_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest tests/integration/test_stream_soak.py -s
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_rest_behaviours.py -k killed
 	@LANCEKEEP_ALL_STORES=1 $(BIN)/python -m pytest -q tests/integration/test_keyed_appends.py
+	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_copy_catalog*.py -k "random or fault_of or pages"
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_hive_home.py -k "killed or lost"
 	@LANCEKEEP_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/integration/test_hive_metastore.py -k share_a_catalog
 	@LANCEKEEP_ALL_CLIENTS=1 $(BIN)/python -m pytest -q tests/integration/test_namespace_behaviours.py -k TestHive
