@@ -20,6 +20,7 @@ from botocore.loaders import create_loader
 from engines import Engine, MissingEngine, running
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from hypothesis import settings
 from postgres_servers import new_server, postgres_container, postgres_process
 from soak import is_soak
 
@@ -38,7 +39,12 @@ NO_SKIP = os.environ.get("LANCEKEEP_NO_SKIP") == "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of the tests in memory, where a sync takes no time: it is half the time of many tests."""
+    """Keep the files of the tests in memory, and give generated examples no deadline.
+
+    A sync in memory takes no time; it is half the time of many tests.
+    """
+    settings.register_profile("untimed", settings(), deadline=None)
+    settings.load_profile("untimed")
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 

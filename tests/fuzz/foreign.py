@@ -29,7 +29,6 @@ EXAMPLES = int(os.environ.get("LANCEKEEP_FUZZ", "100"))
 
 FUZZ = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 SLOW = settings(FUZZ, max_examples=EXAMPLES // 3)

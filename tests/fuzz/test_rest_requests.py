@@ -153,7 +153,6 @@ def test_the_client_differs_from_the_document_as_listed() -> None:
 def test_generated_requests_get_specified_responses(app: Starlette, operation: str, mode: GenerationMode) -> None:
     @hypothesis.settings(
         max_examples=EXAMPLES,
-        deadline=None,
         database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )

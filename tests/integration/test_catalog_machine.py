@@ -347,7 +347,6 @@ def test_any_sequence_of_operations_matches_a_dictionary(machine: type[CatalogMa
     budget = settings(
         max_examples=25,
         stateful_step_count=40,
-        deadline=None,
         derandomize=True,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),

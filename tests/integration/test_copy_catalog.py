@@ -1039,7 +1039,6 @@ def made(catalog: lancekeep.Catalog, kind: str, name: str, other: str, texts: di
 
 @settings(
     max_examples=60 if EVERY else 5,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(mode=st.sampled_from(["v2", "compatible"]), changes=CHANGES, moves=MOVES)

@@ -158,7 +158,6 @@ def elsewhere(request: pytest.FixtureRequest) -> Callable[[], list[str]]:
 
 @settings(
     max_examples=80 if EVERY else 4,
-    deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

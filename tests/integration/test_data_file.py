@@ -45,7 +45,7 @@ def as_the_engine_reads(content: bytes, path: Path) -> list[Column]:
     return [column.to_pylist() for column in table.columns]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS)
 def test_engine_reads_encoded_file(rows: list[Any], schema: bytes, tmp_path: Path) -> None:
     columns = [list(column) for column in zip(*rows, strict=True)]

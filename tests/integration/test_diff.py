@@ -125,7 +125,7 @@ def found(difference: lancekeep.Difference, keys: list[str], shared: list[str], 
     return kinds
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stable=st.booleans(),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 6)), min_size=1, max_size=7),

@@ -517,7 +517,6 @@ TestForeignTables = pytest.mark.filterwarnings("ignore")(ForeignTable.TestCase)
 TestForeignTables.settings = settings(
     max_examples=max(EXAMPLES // 10, 5),
     stateful_step_count=12,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a step takes too long to shrink what was found
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),

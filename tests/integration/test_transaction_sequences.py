@@ -355,7 +355,6 @@ def test_any_sequence_of_transactions_leaves_the_rows_of_a_model(machine: type[T
     budget = settings(
         max_examples=12,
         stateful_step_count=8,
-        deadline=None,
         derandomize=True,
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),

@@ -47,7 +47,6 @@ def run(machine: type[Readers], number: int, examples: int, **more: Any) -> None
     budget = settings(
         max_examples=examples,
         stateful_step_count=STEPS,
-        deadline=None,
         database=None,
         phases=PHASES,
         suppress_health_check=list(HealthCheck),

@@ -24,7 +24,7 @@ POSITIONS = st.sets(st.integers(0, 2**32 - 1) | st.integers(0, 1000), max_size=3
 SPANS = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 10_000)), max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(POSITIONS, st.sampled_from(DeletionFileType))
 def test_positions_survive_a_round_trip(positions: set[int], kind: DeletionFileType) -> None:
     rows = np.array(sorted(positions), np.uint32)
@@ -32,7 +32,7 @@ def test_positions_survive_a_round_trip(positions: set[int], kind: DeletionFileT
     assert read(write(rows, kind), file, 0, "f").tolist() == sorted(positions)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SPANS, st.booleans())
 def test_bitmap_of_any_containers_is_read_as_pyroaring_reads_it(spans: list[tuple[int, int]], runs: bool) -> None:
     bitmap = BitMap()

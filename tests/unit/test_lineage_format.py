@@ -42,7 +42,7 @@ def summary(found: Difference) -> tuple[set[tuple[int, str]], ...]:
     return tuple({(each.id, min(each.files)) for each in side} for side in (found.added, found.lost))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(FRAGMENTS, FRAGMENTS, st.booleans())
 def test_difference_is_the_same_with_and_without_a_known_predecessor(
     before: list[tuple[int, str]], new: list[tuple[int, str]], appends: bool

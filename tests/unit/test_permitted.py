@@ -46,7 +46,7 @@ def pages(permitted: PermittedNames, listing: Listing, limit: int | None) -> lis
         assert names[-1] == after
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sets(KEY), st.sets(KEY, min_size=1), st.sampled_from([None, 1, 2, 7]))
 def test_pages_hold_what_a_filter_of_the_listing_shows(
     tables: set[ObjectId], granted: set[ObjectId], limit: int | None

@@ -29,7 +29,7 @@ def encodings(content: bytes) -> list[str]:
     return [segment.ListFields()[0][0].name for segment in parse(RowIdSequence, content).segments]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(IDS, unique=True, max_size=40), st.booleans())
 def test_row_ids_survive_a_round_trip(ids: list[int], ascending: bool) -> None:
     ids = sorted(ids) if ascending else ids
@@ -81,7 +81,7 @@ def test_sequences_of_lance_are_decoded_and_reproduced(tmp_path: Path) -> None:
     assert {"range_with_holes", "range_with_bitmap"} <= seen
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 60) | IDS, max_size=20), max_size=4), st.integers(0, 3))
 def test_index_finds_every_id_in_any_order(parts: list[list[int]], offset: int) -> None:
     seen: dict[int, int] = {}

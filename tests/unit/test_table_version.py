@@ -20,7 +20,6 @@ from lancekeep.format.table_version import TableVersion, parse_transaction, seri
 from lancekeep.format.values import operation_name
 
 FEW = settings(
-    deadline=None,
     max_examples=40,
     phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
