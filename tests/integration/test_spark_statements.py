@@ -77,13 +77,15 @@ DONE: dict[str, str] = {
     "COMMENT ON TABLE {r} IS 'said'": "table",
     "ANALYZE TABLE {r} COMPUTE STATISTICS": "",
     "MSCK REPAIR TABLE {r}": "",
-    "CREATE INDEX ix ON {r} (i)": "",
+    "CREATE INDEX ix ON {r} (i)": "table",
+    "ALTER TABLE {r} REPLACE COLUMNS (k INT)": "",
 }
 """The kinds of relations on which a statement has an effect; it is refused on all others."""
 
 OPTIONAL: dict[str, tuple[str, str]] = {
     "DROP TABLE IF EXISTS {r}": ("table", "missing"),
     "DROP VIEW IF EXISTS {r}": ("view", "missing"),
+    "DROP INDEX IF EXISTS ix ON {r}": ("", "table"),
     "CREATE TABLE IF NOT EXISTS {r} (k INT)": ("missing", "table branch tag metadata partitioned view"),
 }
 """The kinds on which a statement has an effect, and those on which it does nothing as it says."""

@@ -58,7 +58,7 @@ class Lake:
         return {
             "memory": f"memory://readers-{number}",
             "file": f"file://{self.directory}/commits-{number}?fsync=false",
-            "sqlite": f"sqlite://{self.directory}/commits-{number}.db?synchronous=normal",
+            "sqlite": f"sqlite://{self.directory}/commits-{number}.db",
             "redis": redis,
             "conditional-put": "conditional-put://",
         }.get(kind)
