@@ -32,9 +32,7 @@ def checked_managed(value: str) -> str:
     Raises:
         InvalidInput: the value names no manager.
     """
-    if value not in (IMPLEMENTATION, STORAGE):
-        raise InvalidInput(f"the property {MANAGED!r} is {value!r}; expected {IMPLEMENTATION!r} or {STORAGE!r}")
-    return value
+    return _one_of(MANAGED, value, IMPLEMENTATION, STORAGE)
 
 
 def by_storage(properties: Mapping[str, str]) -> bool:
@@ -48,9 +46,7 @@ def checked_direct_commits(value: str) -> str:
     Raises:
         InvalidInput: the value has no meaning.
     """
-    if value not in (ADOPT, HOLD):
-        raise InvalidInput(f"the property {DIRECT_COMMITS!r} is {value!r}; expected {ADOPT!r} or {HOLD!r}")
-    return value
+    return _one_of(DIRECT_COMMITS, value, ADOPT, HOLD)
 
 
 def holds(properties: Mapping[str, str]) -> bool:
@@ -69,3 +65,9 @@ def require_consistent(properties: Mapping[str, str]) -> None:
             f"{DIRECT_COMMITS!r} is {HOLD!r} and {MANAGED!r} is {STORAGE!r}: every commit to a table that the storage "
             "manages is a direct one. Set one of the two properties only"
         )
+
+
+def _one_of(name: str, value: str, one: str, other: str) -> str:
+    if value not in (one, other):
+        raise InvalidInput(f"the property {name!r} is {value!r}; expected {one!r} or {other!r}")
+    return value

@@ -465,6 +465,9 @@ def test_absent_statements_are_refused_before_any_effect(lake: Lake) -> None:
         ("CREATE TABLE lake.ns.u (id INT UNIQUE)", "only PRIMARY KEY, and CHECK constraints"),
         ("ALTER TABLE lake.ns.t ADD CONSTRAINT pk PRIMARY KEY (id)", "the column id may be null"),
         ("CREATE TABLE lake.ns.u (a ARRAY<INT>, PRIMARY KEY (a))", "a is array, which cannot be in a primary key"),
+        ("CREATE TABLE lake.ns.u (a INT, PRIMARY KEY (a, A))", "PRIMARY KEY names the column a twice"),
+        ("CREATE TABLE lake.ns.u (a INT, PRIMARY KEY (b))", "PRIMARY KEY names no column 'b'"),
+        ("ALTER TABLE lake.ns.t ADD CONSTRAINT pk PRIMARY KEY (b)", "PRIMARY KEY names no column 'b'"),
         ("CREATE TABLE lake.ns.u (a INT, PRIMARY KEY (a) RELY)", "Lance does not enforce a primary key"),
         ("CALL lake.system.upsert_from('ns.t', source => 'lake.ns.t')", "ns.t has no primary key"),
         ("ALTER TABLE lake.ns.t REPLACE COLUMNS (other INT)", "REPLACE COLUMNS would remove the values"),
@@ -486,7 +489,7 @@ def key_columns(dataset: lance.LanceDataset) -> list[str]:
 
 
 def test_primary_key_is_kept_and_is_the_key_of_upserts(lake: Lake) -> None:
-    lake.sql("CREATE TABLE lake.ns.k (a INT, b STRING COMMENT 'second', v INT, PRIMARY KEY (b, a))")
+    lake.sql("CREATE TABLE lake.ns.k (a INT, b STRING COMMENT 'second', v INT, PRIMARY KEY (B, a))")
     lake.sql("INSERT INTO lake.ns.k VALUES (1, 'x', 10), (2, 'x', 20)")
 
     def stored() -> lance.LanceDataset:
@@ -524,5 +527,5 @@ def test_primary_key_is_kept_and_is_the_key_of_upserts(lake: Lake) -> None:
     lake.sql(again)
     assert (stored().schema.equals(columns, check_metadata=True), key_columns(stored())) == (True, ["b", "c"])
     lake.sql("CREATE TABLE lake.ns.later (id INT NOT NULL)")
-    lake.sql("ALTER TABLE lake.ns.later ADD CONSTRAINT id PRIMARY KEY (id)")
+    lake.sql("ALTER TABLE lake.ns.later ADD CONSTRAINT id PRIMARY KEY (ID)")
     assert key_columns(lance.dataset(lake.catalog.describe_table("ns.later").uri)) == ["id"]

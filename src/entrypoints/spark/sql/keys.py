@@ -12,13 +12,14 @@ from typing import Any
 from pyspark.sql.types import StructField, StructType
 
 from lancekeep.domain.errors import InvalidInput, Unsupported
-from lancekeep.entrypoints.spark.arrow_types import key_of
+from lancekeep.entrypoints.spark.arrow_types import key_of, spark_schema
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.format.schema import PRIMARY_KEY_POSITION
 
 NAME = "primary_key"
 """The name under which the constraint is shown."""
+_NESTED = ("struct", "array", "map", "variant")
 
 
 def is_key(constraint: Any) -> bool:
@@ -46,14 +47,9 @@ def with_key(columns: StructType, key: Sequence[str]) -> StructType:
     """Return the columns of a new table; the columns of its key are not null.
 
     Raises:
-        InvalidInput: A column is missing, or no column of its type can be in a key.
+        InvalidInput: A column is missing or named twice, or no column of its type can be in a key.
     """
-    missing = [name for name in key if name not in columns.names]
-    if missing:
-        raise InvalidInput(f"PRIMARY KEY names no column {missing[0]!r}; the columns are {', '.join(columns.names)}")
-    for name in key:
-        _require_leaf(name, columns[name].dataType.typeName())
-    positions = {name: str(number) for number, name in enumerate(key, 1)}
+    positions = _positions(columns, key)
     return StructType(
         [
             StructField(each.name, each.dataType, False, {**each.metadata, PRIMARY_KEY_POSITION: positions[each.name]})
@@ -68,19 +64,21 @@ def add_key(dataset: Any, constraints: Sequence[Any]) -> None:
     """Add a primary key to a table.
 
     Raises:
-        InvalidInput: The table has one, or a column is missing or may be null.
+        InvalidInput: The table has one, or a column may be null, or as `with_key`.
     """
     [key] = [stated_key(constraint) for constraint in constraints]
     present = key_of(dataset.schema)
     if present:
         raise InvalidInput(f"the table has the primary key {', '.join(present)}, which cannot be changed")
-    for name in key:
-        if dataset.schema.field(name).nullable:
+    columns = spark_schema(dataset.schema)
+    positions = _positions(columns, key)
+    for name in positions:
+        if columns[name].nullable:
             raise InvalidInput(
                 f"the column {name} may be null, so it cannot be in a primary key. Declare the key, or NOT NULL, in "
                 "CREATE TABLE"
             )
-    dataset.update_field_metadata({name: {PRIMARY_KEY_POSITION: str(number)} for number, name in enumerate(key, 1)})
+    dataset.update_field_metadata({name: {PRIMARY_KEY_POSITION: at} for name, at in positions.items()})
 
 
 def require_no_key(dataset: Any, changes: Sequence[Any] | None) -> None:
@@ -109,6 +107,18 @@ def shown_key(jvm: Jvm, key: Sequence[str]) -> Any:
     return jvm.java(CATALOG + "constraints.Constraint").primaryKey(NAME, columns).enforced(False).build()
 
 
-def _require_leaf(name: str, kind: str) -> None:
-    if kind in ("struct", "array", "map", "variant"):
-        raise InvalidInput(f"the column {name} is {kind}, which cannot be in a primary key")
+def _positions(columns: StructType, key: Sequence[str]) -> dict[str, str]:
+    """Return the position of each column in a key; letters match in either case, as in SQL."""
+    found: dict[str, str] = {}
+    for number, stated in enumerate(key, 1):
+        alike = [name for name in columns.names if name.casefold() == stated.casefold()]
+        names = [stated] if stated in alike else alike
+        if len(names) != 1:
+            raise InvalidInput(f"PRIMARY KEY names no column {stated!r}; the columns are {', '.join(columns.names)}")
+        kind = columns[names[0]].dataType.typeName()
+        if kind in _NESTED:
+            raise InvalidInput(f"the column {names[0]} is {kind}, which cannot be in a primary key")
+        if names[0] in found:
+            raise InvalidInput(f"PRIMARY KEY names the column {names[0]} twice")
+        found[names[0]] = str(number)
+    return found
