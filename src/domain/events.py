@@ -63,6 +63,14 @@ class EventCursor:
             )
         return EventCursor(found[1], int(found[2]), None if found[3] is None else int(found[3]))
 
+    def precedes(self, other: EventCursor) -> bool:
+        """Return whether the position is before another position of the same log."""
+        return self.log == other.log and self._place < other._place
+
+    @property
+    def _place(self) -> tuple[int, bool, int]:
+        return self.batch, self.index is None, self.index or 0
+
     def __str__(self) -> str:
         return f"{self.log}.{self.batch}" + ("" if self.index is None else f".{self.index}")
 

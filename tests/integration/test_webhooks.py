@@ -578,6 +578,27 @@ def test_files_have_each_event_once_in_order_with_several_writers(catalog: lance
     assert written(tmp_path / "out") == expected
 
 
+@pytest.mark.parametrize("content", ["", "[]\n", "no JSON", "{earlier}\n", "{other}\n"])
+def test_foreign_file_in_the_place_of_the_next_one_is_a_failure(
+    catalog: lancekeep.Catalog, tmp_path: Path, content: str
+) -> None:
+    for number in range(3):
+        catalog.create_namespace(f"n{number}")
+    settle(catalog)
+    out = tmp_path / "out"
+    sink = EventFiles(*open_object_store(str(out), {"fsync": "false"}))
+    run(deliveries_of(catalog, sink, batch=1))
+    first, second, _ = sorted(out.glob("*.jsonl"))
+    other = json.loads(second.read_text())
+    other["cursor"] = other["cursor"].replace(catalog.events.latest().partition(".")[0], "0" * 32)
+    found = content.replace("{earlier}", first.read_text().strip()).replace("{other}", json.dumps(other))
+    second.write_text(found)
+    again = deliveries_of(catalog, sink, batch=1, name="again")
+    assert len(run(again, steps=20)) > 3
+    assert again.counts.attempts["failed"] > 3
+    assert second.read_text() == found
+
+
 @pytest.mark.parametrize("how", ["before", "after"])
 def test_files_have_each_event_once_after_a_crash_at_any_request(
     catalog: lancekeep.Catalog, tmp_path: Path, how: str

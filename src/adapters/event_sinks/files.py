@@ -43,15 +43,26 @@ class EventFiles:
         lines = [json.dumps(fields_of(event, delivery.source)) + "\n" for event in delivery.events]
         if self._objects.put_if_absent(key, "".join(lines).encode()):
             return Attempt(Result.TAKEN)
+        end = self._end_of(key, EventCursor.parse(delivery.events[0].cursor))
+        return Attempt(Result.TAKEN, cursor=None if end == delivery.events[-1].cursor else end)
+
+    def _end_of(self, key: str, first: EventCursor) -> str:
+        """Return the cursor after a file that begins with the event before the position ``first``.
+
+        Raises:
+            Damaged: It is no such file. To go on after it would repeat events without an end, or lose some.
+        """
         last = self._objects.get(key).splitlines()[-1:]
         try:
             end = event_of(json.loads(last[0])).cursor
-            EventCursor.parse(end)
+            found = EventCursor.parse(end)
+            if found.log != first.log or found.precedes(first):
+                raise ValueError(f"it ends at {end}, before its beginning, or belongs to another log")
         except (IndexError, ValueError, Damaged) as error:
             raise Damaged(
                 f"{self._objects.root_uri}{key} is not a file of events, and has the name of the next one. Remove it"
             ) from error
-        return Attempt(Result.TAKEN, cursor=None if end == delivery.events[-1].cursor else end)
+        return end
 
     def close(self) -> None:
         """Close the connections of the object store."""
