@@ -206,7 +206,7 @@ class DirectoryServices:
         from lancekeep.application.partitions.namespace import Partitions
 
         own = self._own
-        return Partitions(own.ledger, own.places, own.writes, own.removal, own.engine)
+        return Partitions(own.ledger, own.places, own.writes, own.removal, own.engine, own.namespaces)
 
     @part
     def upkeep(self) -> Upkeep:

@@ -22,7 +22,13 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
 from lancekeep.domain.notebook import Shown
-from lancekeep.domain.partition_rules import require_enterable, require_no_spec, require_unpartitioned_properties
+from lancekeep.domain.partition_rules import (
+    DATASET,
+    require_enterable,
+    require_no_spec,
+    require_unpartitioned_properties,
+)
+from lancekeep.domain.partitioning import SCHEMA_PROPERTY, specs_of
 from lancekeep.domain.protection import require_none_protected, require_unprotected
 from lancekeep.domain.table import Table
 
@@ -108,6 +114,32 @@ def drop_namespace(view: CatalogView, object_id: ObjectId, *, cascade: bool) -> 
         raise NamespaceNotEmpty(
             f"the namespace {object_id} is not empty: it contains views; drop them first, or drop it with cascade"
         )
+    return _drop_with(object_id, below)
+
+
+def drop_partitioned(view: CatalogView) -> tuple[list[Change], list[Table]]:
+    """Remove all partitions, their specifications and their schema.
+
+    Returns:
+        The changes, and the tables that lose their entries.
+
+    Raises:
+        Refused: a partition, a level above it or the root is protected, or there is an object of an unknown type.
+    """
+    require_unprotected(view, ObjectId((DATASET,)), "drop")
+    changes: list[Change] = []
+    tables: list[Table] = []
+    specs = specs_of(view.properties).values()
+    for namespace in (ObjectId((spec.namespace,)) for spec in specs):
+        require_unprotected(view, namespace, "drop")
+        removed, doomed = _drop_with(namespace, list(view.descendants(namespace)))
+        changes += removed
+        tables += doomed
+    return [*changes, SetProperties(dict.fromkeys([SCHEMA_PROPERTY, *(spec.property for spec in specs)]))], tables
+
+
+def _drop_with(object_id: ObjectId, below: list[ManifestEntry]) -> tuple[list[Change], list[Table]]:
+    """Remove a namespace and everything below it; raises and returns as `drop_namespace`."""
     require_none_protected(below, f"drop the namespace {object_id}")
     strangers = [entry for entry in below if entry.object_type not in (NAMESPACE, TABLE)]
     if strangers:

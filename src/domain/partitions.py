@@ -213,7 +213,7 @@ def made_up_properties(view: CatalogView, object_id: ObjectId) -> dict[str, str]
     entry = view.find(object_id.key)
     field = spec.fields[level]
     value = None if entry is None else entry.extension.get(field.column)
-    return {} if value is None else {f"partition.{field.field_id}": _shown(value)}
+    return {} if value is None else {f"partition.{field.field_id}": shown(value)}
 
 
 def _state(partition: Partition | None) -> Any:
@@ -297,7 +297,8 @@ def pinned(entry: ManifestEntry, version: int) -> ManifestEntry:
     return attrs.evolve(entry.with_properties(PUBLISHED), extension={**extension, READ_VERSION: version})
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a partition value as text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):

@@ -35,6 +35,7 @@ from lancekeep import (
     PartitionBy,
     PartitionedNamespace,
     Refused,
+    TableNotFound,
     Unsupported,
 )
 from lancekeep.application.catalog import directory_of, services_of
@@ -623,3 +624,66 @@ def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -
         ([("d", "=", day), ("x", "<", 15.0)], [12.7]),
     ):
         assert namespace.scan(wanted).to_table(["x"])["x"].to_pylist() == expected
+
+
+def test_dropped_partitions_are_gone(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    catalog.write("plain", pa.table({"k": [1]}))
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    namespace.write(ROWS)
+    namespace.evolve([PartitionBy.bucket("id", 2)])
+    namespace.write(ROWS)
+    places = [Path(namespace.place(part)[0].removeprefix("file://")) for part in namespace.scan().partitions]
+    assert len(places) == 6
+    assert all(map(Path.exists, places))
+    catalog.protect(namespace.scan().partitions[0].table.id)
+    with pytest.raises(Refused, match="is protected"):
+        catalog.partitions.drop()
+    assert ids(namespace) == sorted([1, 2, 3, 4] * 2)
+    catalog.unprotect(namespace.scan().partitions[0].table.id)
+    catalog.partitions.drop()
+    assert not any(map(Path.exists, places))
+    assert open_catalog().list_namespaces() == []
+    with pytest.raises(NamespaceNotFound):
+        open_catalog().partitions.open()
+    with pytest.raises(TableNotFound, match="not partitioned"):
+        catalog.partitions.drop()
+    assert catalog.open("plain").count_rows() == 1
+    assert not catalog.upkeep.fsck(deep=True).findings
+
+
+def test_write_to_partitions_that_were_dropped_and_created_is_refused(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    plan = namespace.begin_write()
+    place, location = plan.place((2025, "NL"))
+    fragments = services_of(catalog).engine.write_fragments(place, rows(7).cast(SCHEMA).to_reader())
+    catalog.partitions.drop()
+    for schema, by in [(SCHEMA.append(pa.field("more", pa.int8())), BY), (SCHEMA, BY[::-1])]:
+        again = open_catalog().partitions.create(schema, by)
+        with pytest.raises(ConcurrentModification, match="were dropped"):
+            namespace.publish(plan, [WrittenPartition((2025, "NL"), tuple(fragments), place, location)])
+        assert again.scan().partitions == ()
+        catalog.partitions.drop()
+
+
+def test_dropped_partitions_may_be_kept(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    catalog.partitions.create(SCHEMA, [PartitionBy.bucket("id", 1)]).write(ROWS)
+    catalog.partitions.drop(keep=3600)
+    [dropped] = catalog.list_dropped()
+    catalog.undrop(dropped.id, "returned")
+    assert catalog.open("returned").count_rows() == 4
+
+
+def test_first_rows_are_planned_before_the_partitions_exist(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    plan = catalog.partitions.begin_create(SCHEMA, BY)
+    assert catalog.list_namespaces() == []
+    place, location = plan.place((2025, "NL"))
+    fragments = services_of(catalog).engine.write_fragments(place, rows(7).cast(SCHEMA).to_reader())
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    namespace.publish(plan, [WrittenPartition((2025, "NL"), tuple(fragments), place, location)])
+    assert ids(namespace, [("country", "=", "NL")]) == [7]
+    with pytest.raises(AlreadyExists):
+        catalog.partitions.begin_create(SCHEMA, BY)

@@ -24,7 +24,7 @@ DOCUMENTS = pa.table(
 
 PAGES = {
     "spark-source.md": 2,
-    "spark-sql.md": 1,
+    "spark-sql.md": 2,
     "spark-search.md": 1,
     "spark-streams.md": 1,
     "spark-types.md": 1,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import attrs
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -117,6 +119,98 @@ def test_dynamic_overwrite_replaces_the_partitions_that_get_rows(lake: Lake) -> 
     assert lake.ids() == [5, 6, 9, 13, 17, 18]
     frame.where("false").writeTo("lake.dataset").overwritePartitions()
     assert lake.ids() == [5, 6, 9, 13, 17, 18]
+
+
+COLUMNS = "(id BIGINT NOT NULL, at TIMESTAMP COMMENT 'when', country STRING, v ARRAY<FLOAT>)"
+CLAUSE = "PARTITIONED BY (days(at), country, bucket(4, id))"
+
+
+def test_statement_creates_a_partitioned_table_and_drops_it(spark: SparkSession, tmp_path: Path) -> None:
+    with lancekeep.spark.install(spark, "made", str(tmp_path / "made")) as catalog:
+        spark.sql("CREATE TABLE made.other (k INT)")
+        spark.sql(f"CREATE TABLE made.dataset {COLUMNS} {CLAUSE} TBLPROPERTIES ('vector.v' = '2')")
+        rows = "VALUES (1L, TIMESTAMP '2025-12-10 01:00:00Z', 'NL', array(1f, 2f)), (2L, NULL, NULL, NULL)"
+        spark.sql(f"INSERT INTO made.dataset {rows}")
+        [spec] = catalog.partitions.open().specs.values()
+        assert [field.field_id for field in spec.fields] == ["at_year", "at_month", "at_day", "country", "id_bucket_4"]
+        found = {part.values[:4]: dataset for part, dataset in catalog.partitions.open().scan().datasets()}
+        assert found.keys() == {(2025, 12, 10, "NL"), (None, None, None, None)}
+        stored = lance.dataset(found[2025, 12, 10, "NL"].uri)
+        assert stored.to_table()["v"].to_pylist() == [[1.0, 2.0]]
+        assert stored.schema.field("v").type == pa.list_(pa.float32(), 2)
+        assert not stored.schema.field("id").nullable
+
+        assert [row.tableName for row in spark.sql("SHOW TABLES IN made").collect()] == ["dataset", "other"]
+        described = {row.col_name: row.data_type for row in spark.sql("DESCRIBE made.dataset").collect()}
+        assert [described[f"Part {at}"] for at in range(3)] == ["days(at)", "country", "bucket(4, id)"]
+        shown = spark.sql("SELECT partition, version, rows FROM made.dataset.partitions").collect()
+        assert {(row.partition.rpartition("/")[0], row.version, row.rows) for row in shown} == {
+            ("at_year=2025/at_month=12/at_day=10/country=NL", 1, 1),
+            ("at_year=NULL/at_month=NULL/at_day=NULL/country=NULL", 1, 1),
+        }
+        [(statement,)] = spark.sql("SHOW CREATE TABLE made.dataset").collect()
+        kept = list(catalog.list_tables(""))
+        spark.sql("DROP TABLE made.dataset")
+        assert not Path(stored.uri.removeprefix("file://")).exists()
+        assert list(catalog.list_tables("")) == kept == ["other"]
+        assert spark.sql("SHOW TABLES IN made").count() == 1
+        spark.sql("DROP TABLE IF EXISTS made.dataset")
+
+        spark.sql(statement)
+        assert catalog.partitions.open().specs == {1: spec}
+        with pytest.raises(PySparkException, match="NOT_NULL_ASSERT_VIOLATION"):
+            spark.sql("INSERT INTO made.dataset VALUES (NULL, NULL, NULL, NULL)")
+        assert spark.sql("SELECT * FROM made.dataset").collect() == []
+
+
+def test_query_creates_a_partitioned_table(spark: SparkSession, tmp_path: Path) -> None:
+    with lancekeep.spark.install(spark, "made", str(tmp_path / "made")) as catalog:
+        with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+            spark.sql("CREATE TABLE made.dataset PARTITIONED BY (k) AS SELECT 1 / (id - 3) AS k FROM range(5)")
+        assert spark.sql("SHOW TABLES IN made").collect() == []
+        spark.sql("CREATE TABLE made.dataset PARTITIONED BY (k) AS SELECT id % 2 AS k, id FROM range(5)")
+        found = {part.values: dataset.to_table()["id"] for part, dataset in catalog.partitions.open().scan().datasets()}
+        assert {values: sorted(ids.to_pylist()) for values, ids in found.items()} == {(0,): [0, 2, 4], (1,): [1, 3]}
+
+
+def test_date_range_reads_only_its_months(spark: SparkSession, tmp_path: Path) -> None:
+    with lancekeep.spark.install(spark, "made", str(tmp_path / "made")) as catalog:
+        spark.sql("CREATE TABLE made.dataset (at DATE, ts TIMESTAMP) PARTITIONED BY (months(at), hours(ts))")
+        days = [date(2023, 11, 1) + timedelta(days=30 * at) for at in range(20)]
+        at = pa.array(days, pa.date32())
+        catalog.partitions.open().write(pa.table({"at": at, "ts": at.cast(pa.timestamp("us", "UTC"))}))
+        for condition, first, last in [
+            ("at >= DATE '2024-11-20'", date(2024, 11, 1), date(2099, 1, 1)),
+            ("at < DATE '2024-02-10'", date(1, 1, 1), date(2024, 2, 29)),
+            ("at BETWEEN DATE '2024-01-05' AND DATE '2025-01-05'", date(2024, 1, 1), date(2025, 1, 31)),
+            ("ts > TIMESTAMP '2024-11-25 00:00:00Z'", date(2024, 11, 25), date(2099, 1, 1)),
+        ]:
+            [(plan,)] = spark.sql(f"EXPLAIN SELECT at FROM made.dataset WHERE {condition}").collect()
+            read = sum(first <= day <= last for day in days)
+            assert f"made.dataset, {read} of 20 partitions" in plan, condition
+            assert 0 < read < 20
+
+
+def test_definitions_that_partitions_cannot_have_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with lancekeep.spark.install(spark, "made", str(tmp_path / "made")) as catalog:
+        catalog.create_namespace("ns")
+        for statement, error in [
+            ("CREATE TABLE made.ns.t (k INT) PARTITIONED BY (k)", "a catalog has one partitioned table"),
+            ("CREATE TABLE made.ns.t PARTITIONED BY (k) AS SELECT 1 AS k", "a catalog has one partitioned table"),
+            ("CREATE TABLE made.dataset (k INT) CLUSTER BY (k)", "CREATE INDEX"),
+            ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (zorder(k))", "zorder.* is not supported; use a column"),
+            ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (days(k))", "cannot partition by year"),
+            ("CREATE TABLE made.dataset (k DATE) PARTITIONED BY (days(k), months(k))", "given twice"),
+            ("CREATE TABLE made.dataset (k STRUCT<a: INT>) PARTITIONED BY (k.a)", "takes columns of the table"),
+            ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (bucket(0, k))", "positive 32-bit integer"),
+            ("CREATE TABLE made.dataset (k INT DEFAULT 1) PARTITIONED BY (k)", "no properties, defaults.*default.k"),
+            ("CREATE TABLE made.dataset (k INT, PRIMARY KEY (k)) PARTITIONED BY (k)", "no .*keys.*PRIMARY KEY"),
+            ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (k) TBLPROPERTIES ('a' = 'b')", "found a"),
+        ]:
+            with pytest.raises(PySparkException, match=error):
+                spark.sql(statement)
+        assert spark.sql("SHOW TABLES IN made").collect() == []
+        assert "schema" not in catalog.describe_namespace("").properties
 
 
 def test_other_statements_change_no_partition(lake: Lake) -> None:

@@ -44,7 +44,10 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
     "branches": {"create": "create_branch", "delete": "delete_branch", "fast_forward": "fast_forward"},
     "changes": {},
     "events": {"record": "writes outside of tables: test_events.py"},
-    "partitions": {"create": "partitions are tables of other names: test_partitioned_namespaces.py"},
+    "partitions": {
+        "create": "partitions are tables of other names: test_partitioned_namespaces.py",
+        "drop": "partitions are tables of other names: test_partitioned_namespaces.py",
+    },
     "data": {
         "delete": "change_by_request",
         "insert": "change_by_request",
@@ -187,7 +190,7 @@ READING: Mapping[str, frozenset[str]] = {
     "branches": frozenset({"list"}),
     "changes": frozenset({"latest", "read", "watch"}),
     "events": frozenset({"latest", "read", "watch"}),
-    "partitions": frozenset({"open"}),
+    "partitions": frozenset({"begin_create", "open"}),
     "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),
     "upkeep": frozenset({"identity"}),

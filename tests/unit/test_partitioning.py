@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lancekeep import Damaged, InvalidInput, PartitionBy, PartitionField, PartitionSpec, Refused, Transform
 from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_json, schema_of
+from lancekeep.application.partitions.calendar import keeps_dates
 from lancekeep.application.partitions.values import (
     expression,
     is_understood,
@@ -312,6 +313,38 @@ EVERY_FIELD = fields(
 )
 
 
+DATES = PartitionSpec(
+    1,
+    tuple(
+        fields(
+            *(
+                make(name)
+                for name in ("ts", "d", "utc", "tz")
+                for make in (PartitionBy.year, PartitionBy.month, PartitionBy.day)
+            ),
+            PartitionBy.hour("ts"),
+            PartitionBy.hour("utc"),
+        )
+    ),
+)
+
+
+def test_parts_of_a_date_select_a_range_together() -> None:
+    by = fields(PartitionBy.month("d"), PartitionBy.identity("i"), PartitionBy.year("d"), PartitionBy.day("d"))
+
+    def among(*conditions: Any) -> list[tuple[int | None, ...]]:
+        days = [(1, 0, 2024, 31), (2, 0, 2024, 1), (3, 0, 2024, 5), (2, 0, 2025, 1), (None, 0, None, None)]
+        [conjunction] = parse_filter(list(conditions))
+        test = keeps_dates(PartitionSpec(1, tuple(by)), SCHEMA, conjunction)
+        return [day for day in days if test(day)]
+
+    assert among(("d", ">=", "2024-02-01"), ("d", "<", "2025-01-01")) == [(2, 0, 2024, 1), (3, 0, 2024, 5)]
+    assert among(("d", "in", [dt.date(2024, 1, 31), dt.date(2025, 2, 1)])) == [(1, 0, 2024, 31), (2, 0, 2025, 1)]
+    assert among(("d", ">", "2024-03-05")) == [(3, 0, 2024, 5), (2, 0, 2025, 1)]
+    assert among(("d", "is null"), ("i", "=", 0)) == [(None, 0, None, None)]
+    assert len(among(("d", "!=", "2024-02-01"), ("i", "=", 7))) == 4
+
+
 @st.composite
 def columns_and_bounds(draw: st.DrawFn) -> tuple[pa.Table, dict[str, list[Any]]]:
     """Rows, and two values of each column to compare with, which may or may not occur."""
@@ -362,3 +395,6 @@ def test_pruning_keeps_every_matching_row(case: tuple[pa.Table, dict[str, list[A
             for values in partitions:
                 lost = [values[row] for row in found["row"].to_pylist() if not test(values[row])]
                 assert not lost, (field, given_filter, lost)
+        among = keeps_dates(DATES, SCHEMA, wanted[0])
+        parts = list(zip(*[array.to_pylist() for array in partition_arrays(rows, DATES, SCHEMA)], strict=True))
+        assert all(among(parts[row]) for row in found["row"].to_pylist()), given_filter

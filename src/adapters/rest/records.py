@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.partitions.namespace import PartitionedNamespace
+from lancekeep.application.partitions.writing import PartitionWritePlan
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.transaction_records import SUCCEEDED, TransactionRecord
 from lancekeep.application.rows.versions import raise_unless_committed
@@ -145,8 +147,14 @@ class RestPartitions:
     def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.create")
 
+    def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
+        raise NoDirectory.at(self._server.uri, "partitions.begin_create")
+
     def open(self) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.open")
+
+    def drop(self, *, force: bool = False, keep: timedelta | float | None = None) -> None:
+        raise NoDirectory.at(self._server.uri, "partitions.drop")
 
 
 class RestTransactionRecords:

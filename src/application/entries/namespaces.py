@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 
@@ -13,16 +13,18 @@ from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties
 from lancekeep.domain.dropped import NEW_CATALOG
-from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceNotFound
+from lancekeep.domain.errors import Damaged, InvalidInput, NamespaceNotFound, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.namespace import (
     Namespace,
     alter_namespace,
     create_namespace,
     drop_namespace,
+    drop_partitioned,
     find_namespace,
     replace_namespace,
 )
+from lancekeep.domain.partitioning import specs_of
 from lancekeep.domain.partitions import made_up_properties
 from lancekeep.domain.properties import checked_properties, property_changes, refuse_table_properties
 from lancekeep.domain.table import Table
@@ -92,21 +94,47 @@ class Namespaces:
 
     @once(Namespace)
     def drop(self, object_id: ObjectId, *, cascade: bool, force: bool, keep: timedelta | float | None) -> Namespace:
-        at = self._dropped.now() if cascade else None
-        kept: Mapping[ObjectId, int] = {}
-
         def decide(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
             changes, doomed = drop_namespace(view, object_id, cascade=cascade)
-            if at is not None:
-                changes += self._dropped.records_of(doomed, kept, at, view)
             return changes, (find_namespace(view, object_id), doomed)
 
-        if cascade:
+        return self._drop(decide, with_tables=cascade, force=force, keep=keep)
+
+    def drop_partitioned(self, *, force: bool, keep: timedelta | float | None) -> Namespace:
+        """Drop all partitions of the catalog; see `Partitions.drop`."""
+
+        def decide(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
+            if not specs_of(view.properties):
+                raise TableNotFound("the catalog is not partitioned, so it has no partitions to drop")
+            changes, doomed = drop_partitioned(view)
+            return changes, (find_namespace(view, ObjectId()), doomed)
+
+        return self._drop(decide, with_tables=True, force=force, keep=keep)
+
+    def _drop(
+        self,
+        decide: Callable[[CatalogView], tuple[list[Change], tuple[Namespace, list[Table]]]],
+        *,
+        with_tables: bool,
+        force: bool,
+        keep: timedelta | float | None,
+    ) -> Namespace:
+        """Apply a decision that drops namespaces, and remove the tables that it drops unless they are kept."""
+        at = self._dropped.now() if with_tables else None
+        kept: Mapping[ObjectId, int] = {}
+
+        def recorded(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
+            changes, (dropped, doomed) = decide(view)
+            if at is not None:
+                changes += self._dropped.records_of(doomed, kept, at, view)
+            return changes, (dropped, doomed)
+
+        if with_tables:
             _, (_, doomed) = decide(self._ledger.view())
             kept = self._dropped.spans(doomed, keep)
             if not force:
                 self._removal.refuse_needed([table for table in doomed if table.id not in kept])
-        dropped, doomed = self._ledger.apply(decide, effect=lambda removed: removed[0])
+        dropped, doomed = self._ledger.apply(recorded, effect=lambda removed: removed[0])
         left: list[Damaged] = []
         for table in doomed:
             if table.id in kept:

@@ -8,8 +8,9 @@ published version never becomes visible (``docs/adr/0026``).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -17,13 +18,12 @@ import pyarrow as pa
 
 from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.namespaces import Namespaces
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_of
 from lancekeep.application.partitions.scan import Scan
 from lancekeep.application.partitions.values import (
-    expression,
-    keeps,
     partition_arrays,
     partition_field,
     split,
@@ -168,12 +168,7 @@ class PartitionedNamespace:
         spec.require_writable()
         if mode == OVERWRITE:
             require_alone(view, spec)
-        present = by_values(view, spec)
-        known = {key: (partition.table.id, self._places.uri(partition.table)) for key, partition in present.items()}
-        levels, salt = levels_of(view, spec), secrets.token_hex(16)
-        root_uri, options = self._places.root_uri, self._places.storage_options
-        stable = wants_stable_row_ids(view.properties)
-        return PartitionWritePlan(spec, schema, mode, root_uri, options, known, levels, salt, stable)
+        return _plan(self._places, view, schema, spec, mode)
 
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
         """Commit to every partition, and publish all of them atomically.
@@ -207,17 +202,9 @@ class PartitionedNamespace:
             Damaged: An entry of a partition cannot be read.
         """
         view = self._ledger.view()
-        schema, wanted = _schema_in(view), parse_filter(filter)
-        expression(wanted, schema)  # report invalid comparisons before anything is read
-        kept, skipped = [], 0
-        for spec in specs_of(view.properties).values():
-            tests = [[keeps(field, schema, conjunction) for field in spec.fields] for conjunction in wanted]
-            for partition in partitions_of(view, spec):
-                if any(all(map(_call, fields, partition.values)) for fields in tests):
-                    kept.append(partition)
-                else:
-                    skipped += 1
-        return Scan(tuple(kept), skipped, schema, wanted, self._engine, self._open)
+        schema = _schema_in(view)
+        found = (partition for spec in specs_of(view.properties).values() for partition in partitions_of(view, spec))
+        return Scan(tuple(found), 0, schema, parse_filter(None), self._engine, self._open).where(filter)
 
     def place(self, partition: Partition) -> tuple[str, Mapping[str, str]]:
         """Return the URI and storage options by which other processes open a partition."""
@@ -243,9 +230,18 @@ class PartitionedNamespace:
 class Partitions:
     """The partitions of a catalog: ``catalog.partitions``."""
 
-    def __init__(self, ledger: Ledger, places: Places, writes: Writes, removal: Removal, engine: TableEngine) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        writes: Writes,
+        removal: Removal,
+        engine: TableEngine,
+        namespaces: Namespaces,
+    ) -> None:
+        self._namespaces = namespaces
         self._ledger = ledger
-        self._root_uri = places.root_uri
+        self._places = places
         self._namespace = PartitionedNamespace(ledger, places, writes, removal, engine)
 
     def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
@@ -263,21 +259,20 @@ class Partitions:
             InvalidInput: The schema or a level is invalid.
             Unsupported: The catalog is a V1 directory.
         """
-        numbered = with_field_ids(schema)
-        spec = next_spec({}, [partition_field(each, numbered) for each in by])
-        _require_depth(spec)
-
-        def decide(view: CatalogView) -> tuple[list[Change], None]:
-            if view.guarantees.levels is not None or not view.guarantees.properties:
-                raise view.guarantees.refusal("cannot be partitioned")
-            if specs_of(view.properties) or SCHEMA_PROPERTY in view.properties:
-                raise AlreadyExists("the catalog is partitioned already; evolve it instead")
-            require_free(view, ObjectId((DATASET,)), TABLE)
-            changes = _enter(view, spec, numbered)
-            return [SetProperties({SCHEMA_PROPERTY: exact_schema_text(numbered)}), *changes], None
-
-        self._ledger.apply(decide)
+        numbered, spec = _new(schema, by)
+        self._ledger.apply(lambda view: (_create(view, spec, numbered), None))
         return self._namespace
+
+    def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
+        """Return a plan to write the first rows before the partitions exist.
+
+        `create` with the same arguments and `PartitionedNamespace.publish` then make the rows visible. Nothing is
+        changed. Raises as `create` does.
+        """
+        numbered, spec = _new(schema, by)
+        view = self._ledger.view()
+        _create(view, spec, numbered)
+        return _plan(self._places, view, numbered, spec, APPEND)
 
     def open(self) -> PartitionedNamespace:
         """Return the catalog as a partitioned namespace.
@@ -286,12 +281,53 @@ class Partitions:
             NamespaceNotFound: The catalog is not partitioned.
         """
         if not self._namespace.specs:
-            raise NamespaceNotFound(f"{self._root_uri} is not partitioned; catalog.partitions.create partitions it")
+            raise NamespaceNotFound(
+                f"{self._places.root_uri} is not partitioned; catalog.partitions.create partitions it"
+            )
         return self._namespace
 
+    def drop(self, *, force: bool = False, keep: timedelta | float | None = None) -> None:
+        """Drop all partitions with their rows, the specifications and the schema.
 
-def _call(test: Callable[[Any], bool], value: Any) -> bool:
-    return test(value)
+        The catalog is then not partitioned; its other tables and namespaces do not change. Readers see either all
+        partitions or none. A write that has begun publishes nothing.
+
+        Args:
+            force: As for `Catalog.drop_namespace`.
+            keep: As for `Catalog.drop_table`. The tables that are kept are single tables; ``undrop`` brings them back
+                under names of other namespaces.
+
+        Raises:
+            TableNotFound: The catalog is not partitioned.
+            Refused: A partition or the root is protected, or a clone reads files of a partition. Nothing was changed.
+            Damaged: As for `Catalog.drop_namespace`.
+        """
+        self._namespaces.drop_partitioned(force=force, keep=keep)
+
+
+def _new(schema: Any, by: Iterable[PartitionBy]) -> tuple[pa.Schema, PartitionSpec]:
+    numbered = with_field_ids(schema)
+    spec = next_spec({}, [partition_field(each, numbered) for each in by])
+    _require_depth(spec)
+    return numbered, spec
+
+
+def _create(view: CatalogView, spec: PartitionSpec, schema: pa.Schema) -> list[Change]:
+    if view.guarantees.levels is not None or not view.guarantees.properties:
+        raise view.guarantees.refusal("cannot be partitioned")
+    if specs_of(view.properties) or SCHEMA_PROPERTY in view.properties:
+        raise AlreadyExists("the catalog is partitioned already; evolve it instead")
+    require_free(view, ObjectId((DATASET,)), TABLE)
+    return [SetProperties({SCHEMA_PROPERTY: exact_schema_text(schema)}), *_enter(view, spec, schema)]
+
+
+def _plan(places: Places, view: CatalogView, schema: pa.Schema, spec: PartitionSpec, mode: str) -> PartitionWritePlan:
+    """Return the plan of a write to the partitions in a view."""
+    present = by_values(view, spec)
+    known = {key: (partition.table.id, places.uri(partition.table)) for key, partition in present.items()}
+    levels, salt = levels_of(view, spec), secrets.token_hex(16)
+    stable = wants_stable_row_ids(view.properties)
+    return PartitionWritePlan(spec, schema, mode, places.root_uri, places.storage_options, known, levels, salt, stable)
 
 
 def _schema_in(view: CatalogView) -> pa.Schema:

@@ -9,10 +9,12 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.concurrency import at_once
-from lancekeep.application.partitions.values import expression, is_understood
+from lancekeep.application.partitions.calendar import keeps_dates
+from lancekeep.application.partitions.values import expression, is_understood, keeps
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.partitions import Partition
-from lancekeep.domain.pruning import Filter
+from lancekeep.domain.partitioning import PartitionSpec
+from lancekeep.domain.partitions import Partition, Values
+from lancekeep.domain.pruning import Filter, Predicate, parse_filter
 from lancekeep.ports.table_engine import TableEngine
 
 
@@ -37,6 +39,29 @@ class Scan:
         The caller applies the filter.
         """
         return ((partition, self._open(partition)) for partition in self.partitions)
+
+    def where(self, filter: Any) -> Scan:  # noqa: A002 - the word that a caller reads
+        """Return the scan of the partitions that can also hold rows of another filter.
+
+        Args:
+            filter: As for `PartitionedNamespace.scan`.
+
+        Raises:
+            InvalidInput: The filter is invalid.
+        """
+        wanted = parse_filter(filter)
+        expression(wanted, self.schema)  # report invalid comparisons before anything is read
+        tests: dict[int, list[_Test]] = {}
+        kept = []
+        for partition in self.partitions:
+            spec = partition.spec
+            if spec.id not in tests:
+                tests[spec.id] = [_Test.of(spec, self.schema, conjunction) for conjunction in wanted]
+            if any(test.keeps(partition.values) for test in tests[spec.id]):
+                kept.append(partition)
+        both = tuple((*one, *other) for one in self.filter for other in wanted)
+        skipped = self.skipped + len(self.partitions) - len(kept)
+        return attrs.evolve(self, partitions=tuple(kept), skipped=skipped, filter=both)
 
     def select(self, columns: Sequence[str] | None) -> pa.Schema:
         """Return the schema of some columns; of all columns for None.
@@ -69,3 +94,19 @@ class Scan:
             return self._engine.read(dataset, None, None).filter(condition).select(names).cast(schema)
 
         return pa.concat_tables([schema.empty_table(), *at_once(read, self.partitions)])
+
+
+@attrs.frozen
+class _Test:
+    """Whether a partition can hold rows that satisfy a conjunction."""
+
+    fields: Sequence[Callable[[Any], bool]]
+    dates: Callable[[Values], bool]
+
+    @staticmethod
+    def of(spec: PartitionSpec, schema: pa.Schema, conjunction: Sequence[Predicate]) -> _Test:
+        fields = [keeps(field, schema, conjunction) for field in spec.fields]
+        return _Test(fields, keeps_dates(spec, schema, conjunction))
+
+    def keeps(self, values: Values) -> bool:
+        return all(test(value) for test, value in zip(self.fields, values, strict=True)) and self.dates(values)

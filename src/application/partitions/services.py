@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Protocol
 
 from lancekeep.application.partitions.namespace import PartitionedNamespace
+from lancekeep.application.partitions.writing import PartitionWritePlan
 from lancekeep.domain.partitioning import PartitionBy
 
 
@@ -14,4 +16,8 @@ class PartitionService(Protocol):
 
     def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace: ...
 
+    def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan: ...
+
     def open(self) -> PartitionedNamespace: ...
+
+    def drop(self, *, force: bool = False, keep: timedelta | float | None = None) -> None: ...

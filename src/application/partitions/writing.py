@@ -18,6 +18,7 @@ from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
+from lancekeep.application.partitions.arrow_json import schema_of
 from lancekeep.application.partitions.values import column_type
 from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change
@@ -32,7 +33,14 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
-from lancekeep.domain.partitioning import READ_BRANCH, READ_TAG, READ_VERSION, PartitionSpec
+from lancekeep.domain.partitioning import (
+    READ_BRANCH,
+    READ_TAG,
+    READ_VERSION,
+    SCHEMA_PROPERTY,
+    PartitionSpec,
+    specs_of,
+)
 from lancekeep.domain.partitions import (
     Overtaken,
     Partition,
@@ -164,6 +172,7 @@ class PartitionWriter:
         pending = parts
 
         def decide(view: CatalogView) -> tuple[list[Change], list[ManifestEntry]]:
+            self._require_same(view)
             publications = [part.publication for part in parts if part.publication is not None]
             changes = publish(view, self.plan.spec, publications, alone=self.plan.mode == OVERWRITE)
             entered = [change.entry for change in changes if change.entry.object_type == TABLE]
@@ -183,6 +192,13 @@ class PartitionWriter:
         raise ConcurrentModification(
             "other writers kept publishing the same partitions; nothing was published. Try again"
         )
+
+    def _require_same(self, view: CatalogView) -> None:
+        """Check that the namespace is the one to which the write began."""
+        schema = view.properties.get(SCHEMA_PROPERTY)
+        is_same = schema is not None and schema_of(schema).equals(self.plan.schema, check_metadata=True)
+        if not is_same or specs_of(view.properties).get(self.plan.spec.id) != self.plan.spec:
+            raise ConcurrentModification("the partitions were dropped during the write; nothing was published")
 
     def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
         """Commit the rows as a version that follows the version that ``base`` publishes.

@@ -60,12 +60,22 @@ def write_partitioned(frame: DataFrame, namespace: PartitionedNamespace, mode: s
         LancekeepError: Publication failed, as for `PartitionedNamespace.write`.
     """
     plan = namespace.begin_write(mode)
+    return namespace.publish(plan, written_partitions(frame, plan))
+
+
+def written_partitions(frame: DataFrame, plan: PartitionWritePlan) -> list[WrittenPartition]:
+    """Write a DataFrame to its partitions, which a publication makes visible.
+
+    Raises:
+        InvalidInput: The DataFrame does not fit the schema, or a value does not fit.
+        Retryable: The Spark job failed.
+    """
     require_fit(arrow_schema(frame.schema), plan.schema)
     columns = StructType([*frame.schema.fields, StructField(_KEY, StringType())])
     keyed = frame.mapInArrow(lambda batches: _keyed(batches, plan), columns)
     shuffled = keyed.repartition(_KEY).sortWithinPartitions(_KEY)
     rows = collected(shuffled, lambda batches: _written(batches, plan), _WRITTEN, "the partitions")
-    return namespace.publish(plan, [_decoded(row, plan) for row in rows])
+    return [_decoded(row, plan) for row in rows]
 
 
 def read_partitioned(

@@ -7,10 +7,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from pyspark.sql.types import StructType
+import attrs
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.rows.row_rules import require_evaluable
 from lancekeep.domain.errors import (
     BranchNotFound,
     InvalidInput,
@@ -27,25 +26,25 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import SQL_VIEW
 from lancekeep.domain.partition_rules import DATASET
-from lancekeep.domain.row_rules import rules_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, METRIC
-from lancekeep.entrypoints.spark.sql.alter import alter, constraint_property
+from lancekeep.entrypoints.spark.sql.alter import alter
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
-from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
-from lancekeep.entrypoints.spark.sql.keys import is_key, stated_key, with_key
-from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, MetadataTable, require_version_allowed
-from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
+from lancekeep.entrypoints.spark.sql.columns import is_type_property
+from lancekeep.entrypoints.spark.sql.definitions import TableDefinition, stated
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
+from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, PARTITIONS, MetadataTable, require_version_allowed
+from lancekeep.entrypoints.spark.sql.partitioned import (
+    PartitionedTable,
+    StagedPartitions,
+    is_partitioned,
+    require_partitioned,
+)
 from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
 from lancekeep.entrypoints.spark.sql.procedures import PROCEDURES, Procedure
 from lancekeep.entrypoints.spark.sql.streams import Streams
-from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN, SqlTable, StagedTable, TagTable
+from lancekeep.entrypoints.spark.sql.table import SqlTable, StagedTable, TagTable
 from lancekeep.entrypoints.spark.sql.views import ViewCatalog, object_id
-
-_PROVIDERS = (PROVIDER, "lance")
-_HIVE = ("hive.stored-as", "hive.input-format", "hive.output-format", "hive.serde")
-"""The properties that Spark makes of the clauses for files of Hive."""
 
 
 class SqlCatalog(ViewCatalog):
@@ -134,7 +133,7 @@ class SqlCatalog(ViewCatalog):
         return self._jvm.map({name: text for name, text in properties.items() if not name.startswith(SQL_VIEW)})
 
     def createNamespace(self, namespace: Any, metadata: Any) -> None:
-        self._catalog.create_namespace(list(namespace), _definition(metadata, "a namespace"))
+        self._catalog.create_namespace(list(namespace), stated(metadata, "a namespace"))
 
     def alterNamespace(self, namespace: Any, changes: Iterable[Any]) -> None:
         properties: dict[str, str | None] = {}
@@ -143,7 +142,7 @@ class SqlCatalog(ViewCatalog):
             if kind not in ("SetProperty", "RemoveProperty"):
                 raise Unsupported(f"a namespace cannot be altered by {kind}")
             properties[change.property()] = change.value() if kind == "SetProperty" else None
-        given = _definition({key: value for key, value in properties.items() if value is not None}, "a namespace")
+        given = stated({key: value for key, value in properties.items() if value is not None}, "a namespace")
         removed = [key for key, value in properties.items() if value is None]
         self._catalog.alter_namespace(list(namespace), given, removed)
 
@@ -198,13 +197,7 @@ class SqlCatalog(ViewCatalog):
 
     def _is_partitioned(self, table: ObjectId) -> bool:
         """Return whether a name means all partitions of the catalog."""
-        if table.names != (DATASET,):
-            return False
-        try:
-            self._catalog.partitions.open()
-        except NamespaceNotFound:
-            return False
-        return True
+        return table.names == (DATASET,) and is_partitioned(self._catalog)
 
     def _table(self, table: ObjectId, version: str | None, moment: datetime | None) -> SqlTable:
         """Load a table, or the branch of it that the session writes to."""
@@ -223,6 +216,9 @@ class SqlCatalog(ViewCatalog):
 
     def _part(self, name: ObjectId, version: str | None, moment: datetime | None) -> SqlTable | MetadataTable | None:
         """Load a metadata table, a branch or a tag by the name ``table.part``; None if it names none."""
+        if name.names == (DATASET, PARTITIONS) and is_partitioned(self._catalog):
+            require_version_allowed(PARTITIONS, version is not None or moment is not None)
+            return MetadataTable(self._jvm, self._shown(name), PARTITIONS, self._catalog, name.parent, None)
         found = self._whole(name)
         if found is None:
             return None
@@ -244,7 +240,7 @@ class SqlCatalog(ViewCatalog):
     def _whole(self, name: ObjectId) -> tuple[ObjectId, str] | None:
         """Return the table and the part that a name consists of; None if there is no such table."""
         *names, part = name.names
-        if not names or not (part in KINDS or part.startswith((PREFIX, TAG_PREFIX))):
+        if not names or not ((part in KINDS and part != PARTITIONS) or part.startswith((PREFIX, TAG_PREFIX))):
             return None
         table = ObjectId(tuple(names))
         return (table, part) if self._catalog.table_exists(table) else None
@@ -264,8 +260,8 @@ class SqlCatalog(ViewCatalog):
             )
         if self._is_partitioned(name):
             raise Unsupported(
-                f"{self._shown(name)} is all partitions of the catalog: it cannot be created, replaced, altered, "
-                "renamed or dropped. Drop the table or the namespace of each partition that you do not need."
+                f"{self._shown(name)} is all partitions of the catalog: it cannot be replaced, altered or renamed. "
+                "Drop it and create it; or change how later rows are divided with catalog.partitions.open().evolve."
             )
 
     def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
@@ -296,17 +292,17 @@ class SqlCatalog(ViewCatalog):
     def invalidateTable(self, identifier: Any) -> None:
         pass
 
-    def createTable(self, identifier: Any, *definition: Any) -> SqlTable:
-        return self._create(identifier, *self._definition(definition))
+    def createTable(self, identifier: Any, *definition: Any) -> SqlTable | PartitionedTable:
+        return self._create(identifier, TableDefinition.of(*definition))
 
-    def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable:
+    def createTableLike(self, identifier: Any, info: Any, source: Any) -> SqlTable | PartitionedTable:
         """Create a table with the source's columns and comments.
 
         Vectors and blobs keep their types if the source is a table of a Lancekeep catalog.
         """
-        columns, properties = self._definition((info,))
+        definition = TableDefinition.of(info)
         types = {key: value for key, value in dict(source.properties()).items() if is_type_property(key)}
-        return self._create(identifier, columns, {**types, **properties})
+        return self._create(identifier, attrs.evolve(definition, properties={**types, **definition.properties}))
 
     def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:
         table = object_id(identifier)
@@ -322,9 +318,13 @@ class SqlCatalog(ViewCatalog):
         return self._drop(identifier, 0)
 
     def _drop(self, identifier: Any, keep: float | None) -> bool:
-        self._require_whole(object_id(identifier))
+        table = object_id(identifier)
         try:
-            self._catalog.drop_table(object_id(identifier), keep=keep)
+            if self._is_partitioned(table):
+                self._catalog.partitions.drop(keep=keep)
+                return True
+            self._require_whole(table)
+            self._catalog.drop_table(table, keep=keep)
         except TableNotFound:
             return False
         return True
@@ -369,17 +369,17 @@ class SqlCatalog(ViewCatalog):
 
     # -- tables with their first rows -----------------------------------------------------------------------------
 
-    def stageCreate(self, identifier: Any, *definition: Any) -> StagedTable:
+    def stageCreate(self, identifier: Any, *definition: Any) -> StagedTable | StagedPartitions:
         return self._stage(identifier, definition, replaces=False)
 
-    def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable:
+    def stageReplace(self, identifier: Any, *definition: Any) -> StagedTable | StagedPartitions:
         return self._stage(identifier, definition, replaces=True)
 
-    def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable:
+    def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable | StagedPartitions:
         replaces = self._catalog.table_exists(object_id(identifier))
         return self._stage(identifier, definition, replaces=replaces)
 
-    def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable:
+    def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable | StagedPartitions:
         table = object_id(identifier)
         self._require_definable(table)
         if replaces:
@@ -390,17 +390,23 @@ class SqlCatalog(ViewCatalog):
                 f"{self._shown(table)}: REPLACE TABLE replaces the main history, and the session writes to the branch "
                 f"{branch!r}. Use INSERT OVERWRITE, or unset {WAP_BRANCH}."
             )
-        columns, properties = self._definition(definition)
-        schema = stored_schema(columns, properties)
-        return StagedTable(
-            self._jvm, self._shown(table), self._catalog, table, schema, _kept(properties), replaces=replaces
-        )
+        wanted = TableDefinition.of(*definition)
+        name = self._shown(table)
+        if wanted.by:
+            require_partitioned(name, table, wanted, replaces=replaces)
+            return StagedPartitions(self._jvm, name, self._catalog, wanted)
+        return StagedTable(self._jvm, name, self._catalog, table, wanted.schema, wanted.kept, replaces=replaces)
 
-    def _create(self, identifier: Any, columns: StructType, properties: Mapping[str, str]) -> SqlTable:
-        rows = stored_schema(columns, properties).empty_table()
+    def _create(self, identifier: Any, wanted: TableDefinition) -> SqlTable | PartitionedTable:
         table = object_id(identifier)
+        if self._is_partitioned(table):
+            raise TableAlreadyExists(f"{self._shown(table)} exists already")
         self._require_definable(table)
-        self._catalog.write(table, rows, properties=_kept(properties))
+        if wanted.by:
+            require_partitioned(self._shown(table), table, wanted, replaces=False)
+            self._catalog.partitions.create(wanted.schema, wanted.by)
+            return PartitionedTable(self._jvm, self._shown(table), self._catalog)
+        self._catalog.write(table, wanted.schema.empty_table(), properties=wanted.kept)
         return self._table(table, None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -416,26 +422,8 @@ class SqlCatalog(ViewCatalog):
         return self._jvm.array(CATALOG + "TableSummary", found)
 
     def _tables(self, namespace: Any) -> list[str]:
-        return self._catalog.list_tables(list(namespace), include_declared=False)
-
-    def _definition(self, definition: tuple[Any, ...]) -> tuple[StructType, dict[str, str]]:
-        """Return columns and properties of a ``TableInfo``."""
-        (info,) = definition
-        if len(info.partitions()):
-            raise Unsupported(
-                "PARTITIONED BY, CLUSTERED BY and CLUSTER BY are not supported: Lance tables have no partitions, and "
-                "find rows by statistics and indexes instead. Leave it out, and use CREATE INDEX. To divide rows into "
-                "tables that are read as one, make a partitioned namespace with catalog.partitions.create."
-            )
-        columns = struct(info.schema())
-        properties = _definition(info.properties(), "a table") | stated_expressions(columns)
-        for constraint in info.constraints():
-            if is_key(constraint):
-                columns = with_key(columns, stated_key(constraint))
-            else:
-                properties |= constraint_property(constraint)
-        require_evaluable(stored_schema(columns, properties), rules_of(properties))
-        return columns, properties
+        found = self._catalog.list_tables(list(namespace), include_declared=False)
+        return sorted([*found, DATASET]) if not len(namespace) and is_partitioned(self._catalog) else found
 
 
 def _time_travel(context: Any) -> tuple[str | None, datetime | None]:
@@ -452,41 +440,3 @@ def _time_travel(context: Any) -> tuple[str | None, datetime | None]:
     if travel.get().getClass().getSimpleName() == "AsOfVersion":
         return _time_travel(travel.get().version())
     return _time_travel(travel.get().micros())
-
-
-def _definition(properties: Any, of_what: str) -> dict[str, str]:
-    """Return the properties that the user gave.
-
-    Raises:
-        InvalidInput: The provider is not Lance, or an option is given.
-        Unsupported: A property stems from an SQL clause that would have no effect.
-    """
-    given = dict(properties)
-    given.pop("owner", None)  # added by Spark: the user of the process
-    provider = given.pop("provider", PROVIDER)
-    if provider not in _PROVIDERS:
-        raise InvalidInput(
-            f"USING {provider}: tables here are Lance tables. Leave USING out or say USING {PROVIDER}. saveAsTable "
-            f"names Spark's default where nothing is said: say format('{PROVIDER}'), or use writeTo"
-        )
-    for clause, name in (("LOCATION", "location"), ("EXTERNAL", "external"), ("COLLATION", "collation")):
-        if name in given:
-            raise Unsupported(
-                f"{clause} of {of_what} is not supported: the catalog chooses where things lie, and "
-                "catalog.register_table enters tables that lie below its root already. Leave it out."
-            )
-    if any(name.startswith(_HIVE) for name in given):
-        raise Unsupported(
-            "STORED AS, INPUTFORMAT and ROW FORMAT are not supported: tables here are Lance tables. Leave them out, or "
-            f"say USING {PROVIDER}"
-        )
-    options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
-    if options:
-        raise InvalidInput(f"there is no option {', '.join(options)}; use TBLPROPERTIES for properties of your own")
-    return given
-
-
-def _kept(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties to store; other properties follow from the columns or show the state of a table."""
-    shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
-    return {name: value for name, value in properties.items() if name not in shown and not is_type_property(name)}

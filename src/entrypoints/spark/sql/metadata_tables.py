@@ -12,6 +12,7 @@ import pyarrow as pa
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partitions import shown
 from lancekeep.entrypoints.spark.internals.classes import CATALOG
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.sql.answers import Relation
@@ -98,6 +99,14 @@ def _refs(catalog: Catalog, table: ObjectId, _: Any) -> Iterator[Row]:
         yield name, "TAG", branch, version
 
 
+def _partitions(catalog: Catalog, table: ObjectId, _: Any) -> Iterator[Row]:
+    for partition, dataset in catalog.partitions.open().scan().datasets():
+        pairs = zip(partition.spec.fields, partition.values, strict=True)
+        text = "/".join(f"{field.field_id}={'NULL' if value is None else shown(value)}" for field, value in pairs)
+        counts = dataset.count_rows(), len(dataset.get_fragments())
+        yield partition.spec.id, text, str(partition.table.id), dataset.version, *counts
+
+
 def _stored(dataset: Any) -> Iterator[Mapping[str, Any]]:
     for fragment in dataset.get_fragments():
         yield fragment.metadata.to_json()
@@ -114,6 +123,9 @@ def _columns(**kinds: pa.DataType) -> pa.Schema:
 
 
 _LONG, _TEXT, _TEXTS = pa.int64(), pa.string(), pa.list_(pa.string())
+
+PARTITIONS = "partitions"
+"""The metadata table that only a partitioned table has."""
 
 KINDS: Mapping[str, _Kind] = {
     "history": _Kind(
@@ -164,6 +176,9 @@ KINDS: Mapping[str, _Kind] = {
     ),
     "tags": _Kind(_columns(name=_TEXT, branch=_TEXT, version=_LONG), _tags),
     "branches": _Kind(_columns(name=_TEXT, parent_branch=_TEXT, parent_version=_LONG, created=_INSTANT), _branches),
+    PARTITIONS: _Kind(
+        _columns(spec=_LONG, partition=_TEXT, table=_TEXT, version=_LONG, rows=_LONG, fragments=_LONG), _partitions
+    ),
     "refs": _Kind(_columns(name=_TEXT, type=_TEXT, branch=_TEXT, version=_LONG), _refs),
 }
 

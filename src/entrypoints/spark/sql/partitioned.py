@@ -7,32 +7,42 @@ dynamic overwrite replaces the partitions that get rows in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import attrs
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.partitions.namespace import PartitionedNamespace
+from lancekeep.application.partitions.scan import Scan as PartitionScan
 from lancekeep.application.partitions.values import sources_by_id
-from lancekeep.application.partitions.writing import APPEND, OVERWRITE
+from lancekeep.application.partitions.writing import APPEND, OVERWRITE, WrittenPartition
+from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.column_names import quoted
-from lancekeep.domain.errors import Unsupported
+from lancekeep.domain.errors import NamespaceNotFound, Unsupported
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partition_rules import DATASET
+from lancekeep.entrypoints.spark.arrow_types import key_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, INSERTABLE, READ, WRITE
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.internals.sessions import frame_of
-from lancekeep.entrypoints.spark.partitions import write_partitioned
+from lancekeep.entrypoints.spark.partitions import write_partitioned, written_partitions
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
-from lancekeep.entrypoints.spark.sql.columns import spark_schema
+from lancekeep.entrypoints.spark.sql.branches import WAP_BRANCH
+from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties
+from lancekeep.entrypoints.spark.sql.definitions import TableDefinition
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
 from lancekeep.entrypoints.spark.sql.scan import DriverScan
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
+from lancekeep.entrypoints.spark.sql.table import PROVIDER
+from lancekeep.entrypoints.spark.sql.transforms import shown_transforms
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
 _REFERENCE = EXPRESSIONS + "NamedReference"
@@ -52,26 +62,16 @@ class PartitionedTable(Relation):
         self._name = name
         self._catalog = catalog
         self._namespace = catalog.partitions.open()
-        self._columns = spark_schema(self._namespace.schema)
-        self._schema = jvm.struct(self._columns)
+        self._scan = self._namespace.scan()
+        self._schema = jvm.struct(spark_schema(self._scan.schema))
 
     def partitioning(self) -> Any:
-        """Return the columns of identity fields.
-
-        Spark's other transforms compute other values than the specification's, such as months since 1970.
-        """
-        expressions = self._jvm.java(EXPRESSIONS + "Expressions")
-        names = map(quoted, self._identities())
-        return self._jvm.array(EXPRESSIONS + "Transform", [expressions.identity(name) for name in names])
-
-    def _identities(self) -> list[str]:
-        sources, specs = sources_by_id(self._namespace.schema), self._namespace.specs
-        fields = specs[max(specs)].fields if specs else ()
-        whole = [field for field in fields if field.transform is not None and field.transform.type == "identity"]
-        return [sources[number].name for field in whole for number in field.source_ids if number in sources]
+        specs = self._namespace.specs
+        return shown_transforms(self._jvm, specs[max(specs)], self._scan.schema)
 
     def properties(self) -> Any:
-        return self._jvm.map({"provider": "lancekeep", "location": self._catalog.root_uri})
+        shown = {"provider": PROVIDER, "location": self._catalog.root_uri, "is_managed_location": "true"}
+        return self._jvm.map({**type_properties(self._scan.schema), **shown})
 
     def capabilities(self) -> Any:
         kinds = self._jvm.java(CATALOG + "TableCapability")
@@ -79,11 +79,21 @@ class PartitionedTable(Relation):
 
     def newScanBuilder(self, options: Any) -> PartitionedScanBuilder:
         refuse_options(self._name, given_options(options))
-        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._namespace)
+        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._scan)
 
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
         refuse_options(self._name, given_options(info.options()))
-        return PartitionedInsert(self._jvm, self._name, self._namespace)
+        self._require_main()
+        return PartitionedInsert(self._jvm, self._name, partial(write_partitioned, namespace=self._namespace))
+
+    def _require_main(self) -> None:
+        """Check that the session writes to no branch, because partitions have no branches."""
+        branch = self._jvm.setting(WAP_BRANCH)
+        if branch:
+            raise Unsupported(
+                f"{self._name}: the session writes to the branch {branch!r}, and partitions have no branches; nothing "
+                f"was changed. Unset {WAP_BRANCH}."
+            )
 
 
 class PartitionedScanBuilder(Proxy):
@@ -92,21 +102,19 @@ class PartitionedScanBuilder(Proxy):
     class Java:
         implements = (READ + "SupportsPushDownV2Filters", READ + "SupportsPushDownRequiredColumns")
 
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, namespace: PartitionedNamespace) -> None:
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan) -> None:
         self._jvm = jvm
         self._name = name
         self._catalog = catalog
-        self._namespace = namespace
-        self._columns = spark_schema(namespace.schema)
-        self._tests: list[Test] = []
+        self._scan = scan
+        self._columns = spark_schema(scan.schema)
         self._filters: list[str] = []
         self._pushed: list[Any] = []
 
     def pushPredicates(self, predicates: Iterable[Any]) -> Any:
         given, rest = list(predicates), []
-        tests = _tests(given, self._namespace.schema)
-        self._tests += tests
-        example = next((dataset for _, dataset in self._namespace.scan(tests or None).datasets()), None)
+        self._scan = self._scan.where(_tests(given, self._scan.schema) or None)
+        example = next((dataset for _, dataset in self._scan.datasets()), None)
         for predicate in given:
             text = None if example is None else translated(predicate, example)
             if text is None:
@@ -130,9 +138,8 @@ class PartitionedScanBuilder(Proxy):
             self._jvm,
             self._name,
             self._catalog,
-            self._namespace,
+            self._scan,
             self._jvm.struct(self._columns),
-            self._tests,
             conjunction(self._filters),
         )
 
@@ -151,40 +158,33 @@ class PartitionedScan(DriverScan):
         jvm: Jvm,
         name: str,
         catalog: Catalog,
-        namespace: PartitionedNamespace,
+        scan: PartitionScan,
         schema: Any,
-        tests: Sequence[Test],
         condition: str | None,
     ) -> None:
         super().__init__(jvm, schema)
         self._name = name
         self._catalog = catalog
-        self._schema_of_rows = namespace.schema
-        self._by = _identities(namespace)
         self._condition = condition
-        self._tests = list(tests)
-        self._scan = namespace.scan(self._tests or None)
-        self._kept = {partition.table.id for partition in self._scan.partitions}
-        self._namespace = namespace
+        self._scan = scan
 
     def description(self) -> str:
-        partitions = f"{len(self._kept)} of {len(self._scan.partitions) + self._scan.skipped} partitions"
+        partitions = f"{len(self._scan.partitions)} of {len(self._scan.partitions) + self._scan.skipped} partitions"
         return f"{self._name}, {partitions}{', filter ' + self._condition if self._condition else ''}"
 
     def filterAttributes(self) -> Any:
         expressions = self._jvm.java(EXPRESSIONS + "Expressions")
         read = struct(self._schema).names
-        return self._jvm.array(_REFERENCE, [expressions.column(quoted(name)) for name in self._by if name in read])
+        return self._jvm.array(
+            _REFERENCE, [expressions.column(quoted(name)) for name in _sources(self._scan) if name in read]
+        )
 
     def filter(self, predicates: Iterable[Any]) -> None:
         """Drop the partitions that cannot hold a row which a join keeps.
 
         The other partitions stay at the versions that the query has pinned.
         """
-        tests = _tests(predicates, self._schema_of_rows)
-        if tests:
-            found = self._namespace.scan([*self._tests, *tests]).partitions
-            self._kept &= {partition.table.id for partition in found}
+        self._scan = self._scan.where(_tests(predicates, self._scan.schema) or None)
 
     def pushedPredicates(self) -> Any:
         return self._jvm.array(_PREDICATE, [])
@@ -198,15 +198,14 @@ class PartitionedScan(DriverScan):
     def planInputPartitions(self) -> Any:
         tasks = []
         for partition, dataset in self._scan.datasets():
-            if partition.table.id in self._kept:
-                snapshot = Snapshot.of(self._catalog, dataset, partition.branch)
-                parts = neighbours(stored_fragments(dataset), dataset.count_rows())
-                tasks += [(snapshot, part.runs) for part in parts]
+            snapshot = Snapshot.of(self._catalog, dataset, partition.branch)
+            parts = neighbours(stored_fragments(dataset), dataset.count_rows())
+            tasks += [(snapshot, part.runs) for part in parts]
         return partitions(self._jvm, tasks)
 
     def createReaderFactory(self) -> Any:
         wanted = arrow_of(struct(self._schema))
-        read = PartitionReader(self._schema_of_rows, wanted, self._condition).read
+        read = PartitionReader(self._scan.schema, wanted, self._condition).read
         return reader_factory(self._jvm, read, self._schema)
 
 
@@ -241,10 +240,11 @@ class PartitionedInsert(Unmetered):
             INSERTABLE,
         )
 
-    def __init__(self, jvm: Jvm, name: str, namespace: PartitionedNamespace) -> None:
+    def __init__(self, jvm: Jvm, name: str, write: Callable[..., Any]) -> None:
+        """Create it; ``write`` takes the rows, and the mode as a keyword."""
         self._jvm = jvm
         self._name = name
-        self._namespace = namespace
+        self._write = write
         self._mode = APPEND
 
     def overwriteDynamicPartitions(self) -> PartitionedInsert:
@@ -258,7 +258,7 @@ class PartitionedInsert(Unmetered):
         return self
 
     def insert(self, data: Any, overwrite: bool) -> None:
-        write_partitioned(frame_of(data, self._jvm.spark), self._namespace, self._mode)
+        self._write(frame_of(data, self._jvm.spark), mode=self._mode)
 
     def description(self) -> str:
         return f"{self._mode} {self._name}"
@@ -270,15 +270,81 @@ class PartitionedInsert(Unmetered):
         raise Unsupported(f"{self._name}: a stream cannot write to partitions")
 
 
-def _identities(namespace: PartitionedNamespace) -> list[str]:
-    """Return the columns by whose values all partitions are divided, for conditions at run time."""
-    sources = sources_by_id(namespace.schema)
-    found = [
-        [sources[number].name for number in field.source_ids if number in sources]
-        for spec in namespace.specs.values()
-        for field in spec.fields
-    ]
-    return sorted({name for names in found for name in names})
+class StagedPartitions(Relation, Unmetered):
+    """A partitioned table that is invisible until its first rows commit."""
+
+    class Java:
+        implements = (CATALOG + "StagedTable", CATALOG + "SupportsWrite")
+
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, wanted: TableDefinition) -> None:
+        self._jvm = jvm
+        self._name = name
+        self._catalog = catalog
+        self._wanted = wanted
+        self._plan = catalog.partitions.begin_create(wanted.schema, wanted.by)
+        self._schema = jvm.struct(spark_schema(self._plan.schema))
+        self._written: list[WrittenPartition] = []
+
+    def partitioning(self) -> Any:
+        return shown_transforms(self._jvm, self._plan.spec, self._plan.schema)
+
+    def properties(self) -> Any:
+        return self._jvm.map({**type_properties(self._plan.schema), "provider": PROVIDER})
+
+    def capabilities(self) -> Any:
+        kinds = self._jvm.java(CATALOG + "TableCapability")
+        return self._jvm.set([kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE])
+
+    def newWriteBuilder(self, info: Any) -> PartitionedInsert:
+        refuse_options(self._name, given_options(info.options()))
+        return PartitionedInsert(self._jvm, self._name, self._write)
+
+    def _write(self, frame: DataFrame, mode: str) -> None:
+        self._written = written_partitions(frame, self._plan)
+
+    def commitStagedChanges(self) -> None:
+        namespace = self._catalog.partitions.create(self._wanted.schema, self._wanted.by)
+        namespace.publish(self._plan, self._written)
+
+    def abortStagedChanges(self) -> None:
+        """Do nothing: the files are unreachable, and clean-up removes them."""
+
+
+def is_partitioned(catalog: Catalog) -> bool:
+    """Return whether a catalog has the table of all partitions."""
+    try:
+        catalog.partitions.open()
+    except (NamespaceNotFound, NoDirectory):
+        return False
+    return True
+
+
+def require_partitioned(name: str, table: ObjectId, wanted: TableDefinition, *, replaces: bool) -> None:
+    """Check that a table can be partitioned as it is defined.
+
+    Raises:
+        Unsupported: It has another name, replaces a table, or has what the specification cannot keep for partitions.
+    """
+    if table.names != (DATASET,) or replaces:
+        raise Unsupported(
+            f"{name} cannot be partitioned: a catalog has one partitioned table, which has the name {DATASET!r} in the "
+            "root. Create it with PARTITIONED BY in a catalog of its own. To find rows of other tables, leave "
+            "PARTITIONED BY out, and use CREATE INDEX."
+        )
+    if wanted.kept or key_of(wanted.schema):
+        what = ", ".join(wanted.kept) or "PRIMARY KEY"
+        raise Unsupported(
+            f"{name}: a partitioned table has no properties, defaults, rules and keys of its own; found {what}. Leave "
+            "them out. ALTER NAMESPACE sets the properties of the catalog."
+        )
+
+
+def _sources(scan: PartitionScan) -> list[str]:
+    """Return the columns whose values divide the partitions."""
+    sources = sources_by_id(scan.schema)
+    specs = {partition.spec.id: partition.spec for partition in scan.partitions}
+    numbers = {number for spec in specs.values() for field in spec.fields for number in field.source_ids}
+    return sorted(sources[number].name for number in numbers if number in sources)
 
 
 def _tests(predicates: Iterable[Any], schema: pa.Schema) -> list[Test]:

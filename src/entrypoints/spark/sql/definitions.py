@@ -1,0 +1,106 @@
+"""Read the columns, properties and partitions that a statement defines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from pyspark.sql.types import StructType
+
+from lancekeep.application.rows.row_rules import require_evaluable
+from lancekeep.domain.errors import InvalidInput, Unsupported
+from lancekeep.domain.partitioning import PartitionBy
+from lancekeep.domain.row_rules import rules_of
+from lancekeep.entrypoints.spark.sql.alter import constraint_property
+from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
+from lancekeep.entrypoints.spark.sql.jvm import struct
+from lancekeep.entrypoints.spark.sql.keys import is_key, stated_key, with_key
+from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN
+from lancekeep.entrypoints.spark.sql.transforms import partition_by
+
+_PROVIDERS = (PROVIDER, "lance")
+_HIVE = ("hive.stored-as", "hive.input-format", "hive.output-format", "hive.serde")
+"""The properties that Spark makes of the clauses for files of Hive."""
+
+
+@attrs.frozen
+class TableDefinition:
+    """A table as CREATE or REPLACE defines it.
+
+    Attributes:
+        columns: The columns.
+        properties: The properties, also those that define types.
+        by: How its rows are partitioned; nothing for other tables.
+    """
+
+    columns: StructType
+    properties: Mapping[str, str]
+    by: Sequence[PartitionBy]
+
+    @property
+    def schema(self) -> Any:
+        """The stored schema."""
+        return stored_schema(self.columns, self.properties)
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """The properties to store.
+
+        Other properties follow from the columns or show the state of a table.
+        """
+        shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
+        return {
+            name: value for name, value in self.properties.items() if name not in shown and not is_type_property(name)
+        }
+
+    @staticmethod
+    def of(info: Any) -> TableDefinition:
+        """Read a ``TableInfo``.
+
+        Raises:
+            InvalidInput: A property or clause is invalid.
+            Unsupported: A clause has no equivalent.
+        """
+        by = partition_by(info.partitions())
+        columns = struct(info.schema())
+        properties = stated(info.properties(), "a table") | stated_expressions(columns)
+        for constraint in info.constraints():
+            if is_key(constraint):
+                columns = with_key(columns, stated_key(constraint))
+            else:
+                properties |= constraint_property(constraint)
+        require_evaluable(stored_schema(columns, properties), rules_of(properties))
+        return TableDefinition(columns, properties, by)
+
+
+def stated(properties: Any, of_what: str) -> dict[str, str]:
+    """Return the properties that the user gave.
+
+    Raises:
+        InvalidInput: The provider is not Lance, or an option is given.
+        Unsupported: A property stems from an SQL clause that would have no effect.
+    """
+    given = dict(properties)
+    given.pop("owner", None)  # added by Spark: the user of the process
+    provider = given.pop("provider", PROVIDER)
+    if provider not in _PROVIDERS:
+        raise InvalidInput(
+            f"USING {provider}: tables here are Lance tables. Leave USING out or say USING {PROVIDER}. saveAsTable "
+            f"names Spark's default where nothing is said: say format('{PROVIDER}'), or use writeTo"
+        )
+    for clause, name in (("LOCATION", "location"), ("EXTERNAL", "external"), ("COLLATION", "collation")):
+        if name in given:
+            raise Unsupported(
+                f"{clause} of {of_what} is not supported: the catalog chooses where things lie, and "
+                "catalog.register_table enters tables that lie below its root already. Leave it out."
+            )
+    if any(name.startswith(_HIVE) for name in given):
+        raise Unsupported(
+            "STORED AS, INPUTFORMAT and ROW FORMAT are not supported: tables here are Lance tables. Leave them out, or "
+            f"say USING {PROVIDER}"
+        )
+    options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
+    if options:
+        raise InvalidInput(f"there is no option {', '.join(options)}; use TBLPROPERTIES for properties of your own")
+    return given
