@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 import attrs
 
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.restrictions import Restriction, free_of
 from lancekeep.domain.rights import ROLES, Permission, Right
 
 EVERYONE = "*"
@@ -29,6 +30,8 @@ class Decision(StrEnum):
     """The answer to a request for permission."""
 
     ALLOWED = "allowed"
+    RESTRICTED = "restricted"
+    """The principal has the permission within a restriction of columns or rows alone."""
     DENIED = "denied"
     """The principal has another right on the object."""
     HIDDEN = "hidden"
@@ -59,6 +62,7 @@ class Grant:
         principals: The names of principals; `EVERYONE` for all principals.
         groups: The names of groups.
         number: The position of the grant in its file, from 1.
+        restriction: The columns and rows that the grant permits to read; None for all.
     """
 
     rights: frozenset[str]
@@ -66,6 +70,12 @@ class Grant:
     principals: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
     number: int = 0
+    restriction: Restriction | None = None
+
+    @property
+    def free(self) -> frozenset[str]:
+        """The rights and operations that hold without a restriction."""
+        return self.rights if self.restriction is None else free_of(self.rights)
 
     @property
     def role(self) -> str | None:
@@ -110,8 +120,15 @@ class Policy:
         ]
 
     def rights(self, principal: Principal, object_id: ObjectId) -> frozenset[str]:
-        """Return the rights of a principal on an object, and its single operations."""
-        return frozenset[str]().union(*(each.rights for each in self.covering(principal, object_id)))
+        """Return the rights and single operations of a principal on an object.
+
+        Those that hold within a restriction alone are not among them.
+        """
+        return frozenset[str]().union(*(each.free for each in self.covering(principal, object_id)))
+
+    def restricted(self, principal: Principal, object_id: ObjectId) -> list[Grant]:
+        """Return the grants on an object for a principal that hold within a restriction."""
+        return [each for each in self.covering(principal, object_id) if each.restriction is not None]
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         """Return whether a principal has a right on an object, or on an object below it."""
@@ -127,7 +144,7 @@ class Policy:
         given: dict[ObjectId, frozenset[str]] = {}
         for each in self.covering(principal, object_id, below=True):
             subtree = max(each.subtree, object_id, key=lambda one: len(one.names))
-            given[subtree] = given.get(subtree, frozenset()) | each.rights
+            given[subtree] = given.get(subtree, frozenset()) | each.free
         found: list[ObjectId] = []
         above: list[tuple[ObjectId, frozenset[str]]] = []
         for subtree in sorted(given, key=lambda one: one.names):  # each object precedes what is below it
@@ -141,10 +158,13 @@ class Policy:
 
     def decide(self, principal: Principal, permission: Permission, object_id: ObjectId) -> Decision:
         """Return whether a principal has a permission on an object."""
-        rights = self.rights(principal, object_id)
-        if not rights:
+        covering = self.covering(principal, object_id)
+        if not covering:
             return Decision.HIDDEN
-        return Decision.ALLOWED if permission.is_in(rights) else Decision.DENIED
+        if any(permission.is_in(each.free) for each in covering):
+            return Decision.ALLOWED
+        restricted = any(permission.is_in(each.rights) for each in covering)
+        return Decision.RESTRICTED if restricted else Decision.DENIED
 
 
 def _covers(subtree: ObjectId, object_id: ObjectId) -> bool:

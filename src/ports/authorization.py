@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from typing import Protocol
 
-from lancekeep.domain.authorization import Decision, Principal
+from lancekeep.domain.authorization import Decision, Grant, Principal
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.rights import Permission
 
@@ -17,8 +17,10 @@ class Authorizer(Protocol):
 
     - **Default deny**: a principal without a grant has no access to any object.
     - **Subtrees**: a right on an object holds for everything below it.
-    - **Agreement**: ``decide`` answers `Decision.ALLOWED` if ``rights`` contains the permission, and
-      `Decision.HIDDEN` if ``rights`` is empty.
+    - **Agreement**: ``decide`` answers `Decision.ALLOWED` if ``rights`` contains the permission, `Decision.RESTRICTED`
+      if only a grant of ``restricted`` has it, and `Decision.HIDDEN` if the principal has no grant on the object.
+    - **Restrictions add nothing**: what a restricted grant permits is in ``restricted`` alone. Of its rights,
+      ``rights`` and ``subtrees`` have the listings of names.
     - **Hiding**: if ``decide`` answers `Decision.HIDDEN` and no object below is permitted, ``sees`` is False.
 
     Instances may be shared between threads. The methods are called several times per request, so they send no
@@ -38,7 +40,13 @@ class Authorizer(Protocol):
         """
 
     def rights(self, principal: Principal, object_id: ObjectId) -> Set[str]:
-        """Return the rights of a principal on an object, and its single operations."""
+        """Return the rights and single operations of a principal on an object.
+
+        Those that hold within a restriction alone are not among them.
+        """
+
+    def restricted(self, principal: Principal, object_id: ObjectId) -> Sequence[Grant]:
+        """Return the grants on an object that hold within a restriction."""
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         """Return whether a principal has a right on an object, or on an object below it."""

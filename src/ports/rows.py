@@ -55,6 +55,7 @@ class Query:
         row_ids: return the row ids as ``_rowid``.
         bytes_of_blobs: return the bytes of blobs, not their descriptions.
         fragments: the ids of the fragments to read; None for all. A search reads all.
+        indexed: answer the condition by scalar indexes if there are any.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -69,6 +70,7 @@ class Query:
     row_ids: bool = False
     bytes_of_blobs: bool = False
     fragments: Sequence[int] | None = None
+    indexed: bool = True
 
 
 @attrs.frozen

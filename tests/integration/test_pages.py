@@ -464,6 +464,22 @@ def test_properties() -> None:
     assert all(names["catalog"].open(name).has_stable_row_ids for name in "abc")
 
 
+def test_restricted_rights(home: Path, server_settings: dict[str, str]) -> None:
+    def settings(given: Mapping[str, Any]) -> None:
+        [text] = re.findall(r"```toml\n(.*?)```", page("restricted-rights.md").read_text(), re.DOTALL)
+        assert tomllib.loads(text) == given
+        (home / "policy.toml").write_text(text)
+
+    places = {
+        "--file keys.json\n": "--file keys.json | tee key.txt\n",
+        "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
+        '"lk_3f0c5e9a1b2d_…"': 'open("key.txt").read().strip()',
+        "lk_3f0c5e9a1b2d_…": "lk_…",
+        **server_settings,
+    }
+    assert Reader(places, settings=settings).read(page("restricted-rights.md")) == 7
+
+
 def test_undrop(home: Path) -> None:
     assert Reader().read(page("undrop.md")) == 10
 

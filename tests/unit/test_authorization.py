@@ -23,7 +23,7 @@ ADA = Principal("key:ada", frozenset({"engineers"}))
 BOB = Principal("key:bob")
 READ, WRITE, ADMIN = (Permission(each) for each in (Right.READ, Right.COMMIT, Right.DROP))
 """A permission that each role has, and no weaker one."""
-ALLOWED, DENIED, HIDDEN = Decision
+ALLOWED, DENIED, HIDDEN = Decision.ALLOWED, Decision.DENIED, Decision.HIDDEN
 ROOT = Need(Permission(Right.ADMINISTER), ObjectId(), Kind.NAMESPACE)
 
 POLICY = """

@@ -12,6 +12,13 @@ A file has any number of grants::
     rights = ["describe", "append", "CreateTableTag"]  # rights, and single operations, in place of a role
     on = "ml.events"
     groups = ["collectors"]
+
+    [[grants]]
+    role = "read"
+    on = "hr.people"
+    groups = ["analysts"]
+    columns = ["id", "name", "team"]                   # other columns are absent
+    rows = "team <> 'board'"                           # rows for which this is not true are absent
 """
 
 from __future__ import annotations
@@ -23,15 +30,18 @@ from pathlib import Path
 from typing import Any
 
 from lancekeep.domain.authorization import Decision, Grant, Policy, Principal
+from lancekeep.domain.conditions import Condition, condition_of
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.rights import ROLES, Permission, granted
+from lancekeep.domain.restrictions import NAMES, RESTRICTED, RIGHTS, Restriction
+from lancekeep.domain.rights import ROLES, Permission, granted, name_of
 from lancekeep.local_files import Reloaded, WatchedFile, not_reported
 
 _LOG = logging.getLogger(__name__)
 _KINDS = ("key:", "jwt:")
 """What the names of principals begin with: how they authenticate."""
-_KEYS = ("role", "rights", "on", "principals", "groups")
+_KEYS = ("role", "rights", "on", "principals", "groups", "columns", "rows")
 
 
 class PolicyFile:
@@ -71,6 +81,9 @@ class PolicyFile:
 
     def rights(self, principal: Principal, object_id: ObjectId) -> Set[str]:
         return self.policy.rights(principal, object_id)
+
+    def restricted(self, principal: Principal, object_id: ObjectId) -> Sequence[Grant]:
+        return self.policy.restricted(principal, object_id)
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         return self.policy.sees(principal, object_id)
@@ -132,7 +145,48 @@ def _grant(given: Mapping[str, Any], number: int, place: str) -> Grant:
         )
     if not principals and not groups:
         raise InvalidInput(f"{place} names no principal and no group; name one, or remove the grant")
-    return Grant(rights, subtree, principals, groups, number)
+    return Grant(rights, subtree, principals, groups, number, _restriction(given, rights, place))
+
+
+def _restriction(given: Mapping[str, Any], rights: Set[str], place: str) -> Restriction | None:
+    """Return the restriction of a grant, which permits reading alone."""
+    if "columns" not in given and "rows" not in given:
+        return None
+    permitted = {*RIGHTS, *NAMES, *map(name_of, RESTRICTED)}
+    more = sorted(rights - permitted)
+    if more:
+        raise InvalidInput(
+            f"{place} has columns or rows, so it cannot permit {more[0]}: such a grant permits reading alone. Write a "
+            f"second grant for {more[0]}, or give role = 'read'"
+        )
+    columns = _columns(given, place) if "columns" in given else None
+    return Restriction(columns, frozenset([_condition(given["rows"], place)]) if "rows" in given else frozenset())
+
+
+def _columns(given: Mapping[str, Any], place: str) -> frozenset[str]:
+    columns = _names(given, "columns", place)
+    if not columns:
+        raise InvalidInput(f"{place}: columns is empty; name a column, or remove the grant")
+    wrong = sorted(name for name in columns if "." in name or "`" in name or name in ("*", ""))
+    if wrong:
+        raise InvalidInput(
+            f"{place}: columns has {wrong[0]!r}, which is no column; name whole columns, as the schema spells them. A "
+            "struct is permitted with all of its fields"
+        )
+    return columns
+
+
+def _condition(text: Any, place: str) -> Condition:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{place}: rows is {text!r}; give a condition as text, such as \"team = 'a'\"")
+    try:
+        condition = condition_of(text)
+        require_bounded(condition.text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{place}: rows is {text!r}: {error}") from error
+    if not condition.paths:
+        raise InvalidInput(f"{place}: rows is {text!r}, which names no column; remove it, or name one")
+    return condition
 
 
 def _rights(given: Mapping[str, Any], place: str) -> frozenset[str]:

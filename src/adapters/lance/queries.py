@@ -48,6 +48,8 @@ def scanner_of(dataset: Any, query: Query) -> Any:
         builder.full_text_search(text, None if query.text_columns is None else list(query.text_columns))
     if query.fragments is not None:
         builder.with_fragments([dataset.get_fragment(number) for number in query.fragments])
+    if not query.indexed:
+        builder.use_scalar_index(False)
     builder.limit(query.limit).offset(query.offset)
     builder.blob_handling("all_binary" if query.bytes_of_blobs else None)
     return builder.prefilter(query.prefilter).fast_search(query.fast).with_row_id(query.row_ids).to_scanner()

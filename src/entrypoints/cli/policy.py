@@ -11,6 +11,7 @@ import click
 from lancekeep.adapters.authorization.policy_file import read_policy
 from lancekeep.domain.authorization import Decision, Grant, Principal
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.restrictions import RESTRICTED, RIGHTS, Restriction, united
 from lancekeep.domain.rights import OPERATIONS, RIGHT_OF, ROLES, Permission, Right, name_of, role_of
 from lancekeep.entrypoints.cli.command import Command
 from lancekeep.entrypoints.cli.console import print_line, print_table
@@ -69,6 +70,11 @@ def test(file: Path, principal: str, operation: str, object_id: str, groups: tup
     found = rules.covering(who, what, below=listing)
     missing = [each for each in needed if not any(each.is_in(grant.rights) for grant in found)]
     decision = Decision.ALLOWED if not missing else Decision.DENIED if found else Decision.HIDDEN
+    within = [] if missing else _within(needed, found)
+    restriction = united(each.restriction for each in within if each.restriction is not None)
+    reason = _refusal(operation, needed, restriction) if within else ""
+    if within:
+        decision = Decision.DENIED if reason else Decision.RESTRICTED
     if as_json:
         rights = [
             {"right": each.right.value, "grants": [grant.number for grant in found if each.is_in(grant.rights)]}
@@ -76,16 +82,23 @@ def test(file: Path, principal: str, operation: str, object_id: str, groups: tup
         ]
         role = max((role_of(each.right) for each in needed), key=list(ROLES).index)
         grants = [_document(each) for each in found]
-        print_report({"decision": decision.value, "needs": role, "rights": rights, "on": str(what), "grants": grants})
+        report = {"decision": decision.value, "needs": role, "rights": rights, "on": str(what), "grants": grants}
+        print_report(report | ({"restriction": str(restriction or ""), "reason": reason} if within else {}))
     else:
-        print_line(_explained(operation, who, what, missing, found))
+        explained = _explained(operation, who, what, missing, found)
+        if within:
+            explained = f"Refused: {reason}." if reason else f"{explained[:-1]} within a restriction: {restriction}."
+        print_line(explained)
         for each in needed if len(needed) <= _FEW else missing:
             numbers = [str(grant.number) for grant in found if each.is_in(grant.rights)]
             print_line(f"  {each.right}: {'grant ' + ', '.join(numbers) if numbers else 'no grant'}")
         for grant in found:
             shown = _document(grant)
-            print_line(f"  grant {grant.number}: {grant.title} on {grant.subtree} for {', '.join(shown['for'])}")
-    if missing:
+            limits = "" if grant.restriction is None else f" within {grant.restriction}"
+            print_line(
+                f"  grant {grant.number}: {grant.title} on {grant.subtree} for {', '.join(shown['for'])}{limits}"
+            )
+    if missing or reason:
         click.get_current_context().exit(1)
 
 
@@ -110,6 +123,25 @@ def _needed(question: str, what: ObjectId) -> tuple[Sequence[Permission], bool]:
     )
 
 
+def _within(needed: Sequence[Permission], found: Sequence[Grant]) -> list[Grant]:
+    """Return the restricted grants that decide, if no other grant has a permission."""
+    short = [each for each in needed if not any(each.is_in(grant.free) for grant in found)]
+    return [grant for grant in found if any(each.is_in(grant.rights) for each in short) and grant.restriction]
+
+
+def _refusal(question: str, needed: Sequence[Permission], restriction: Restriction | None) -> str:
+    """Return why a question is refused within a restriction; empty if it is not."""
+    if restriction is None:
+        return "several grants have different columns and different rows, which do not combine"
+    lower = question.lower()
+    if lower in {right.value for right in RIGHTS}:
+        return ""  # of a right, the operations that can be restricted
+    if len(needed) == 1 and lower in {key for each in RESTRICTED for key in (each, name_of(each).lower())}:
+        return ""
+    operations = ", ".join(map(name_of, RESTRICTED))
+    return f"{question} shows or changes more than {restriction}; permitted are {operations}"
+
+
 def _explained(
     question: str, who: Principal, what: ObjectId, missing: Sequence[Permission], found: Sequence[Grant]
 ) -> str:
@@ -130,4 +162,5 @@ def _document(grant: Grant) -> dict[str, Any]:
         "rights": sorted(grant.rights),
         "on": str(grant.subtree),
         "for": whom,
+        **({} if grant.restriction is None else {"restriction": str(grant.restriction)}),
     }

@@ -31,7 +31,9 @@ from starlette.websockets import WebSocketClose
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import EXTENSIONS, GET, GET_ROUTES, LEGACY_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.application.catalog import directory_of
+from lancekeep.domain.errors import AccessDenied
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.namespace.restricted import RestrictedOperations
 from lancekeep.entrypoints.rest import openapi
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.audit import AuditLog
@@ -214,6 +216,7 @@ class Operations:
         self._bodies = Bodies(settings.held_bodies)
         self._large = ThreadPoolExecutor(1, "lancekeep-parse")  # one at a time, because their values take memory
         self._places = _places(namespace)
+        self._restricted = RestrictedOperations(namespace) if isinstance(namespace, CatalogNamespace) else None
         self.running = Running()
         self.events = EventAnswers(settings.long_seconds)
         self._perform: Handler = self.call
@@ -286,6 +289,10 @@ class Operations:
         Raises:
             HttpError: The namespace does not have the operation.
         """
+        if call.restriction is not None:
+            if self._restricted is None:
+                raise AccessDenied("the server cannot restrict the columns and rows of the namespace that it serves")
+            return self._restricted.perform(call.operation, call.request, call.restriction)
         stream = getattr(self._namespace, STREAMS.get(call.operation, ""), None)
         method = stream or getattr(self._namespace, call.operation, None)
         if method is None:

@@ -148,6 +148,8 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
     others = () if call is None else sorted(_objects(call) - {call.object_id, ()})
     if others:
         found["others"] = [_shown(names) for names in others]
+    if call is not None and call.progress.restricted:
+        found["restricted"] = sorted(call.progress.restricted)
     if call is not None and call.progress.failures:
         found["failures"] = [
             {

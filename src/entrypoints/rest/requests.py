@@ -19,6 +19,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from lancekeep.adapters.rest.routes import Body, Match, Route, Router
+from lancekeep.domain.restrictions import Restriction
 from lancekeep.entrypoints.namespace.boundary import request_of
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 
@@ -54,10 +55,12 @@ class Progress:
     Attributes:
         failures: The members that failed so far.
         over: Whether the caller no longer waits, so that no further member begins.
+        restricted: What the caller's grants restricted: ``columns``, ``rows``.
     """
 
     failures: list[Failure] = attrs.field(factory=list)
     over: bool = False
+    restricted: set[str] = attrs.field(factory=set)
 
     def end(self) -> None:
         """Let no further member begin."""
@@ -76,6 +79,7 @@ class Call:
         body: The Arrow IPC stream of the request as a file, if the operation takes one.
         delimiter: The delimiter of identifiers in the request and the response.
         progress: The state of a batch.
+        restriction: What the caller may read of the object; None for all of it.
     """
 
     route: Route
@@ -85,6 +89,7 @@ class Call:
     body: BinaryIO | None = attrs.field(default=None, repr=False)
     delimiter: str = DELIMITER
     progress: Progress = attrs.field(factory=Progress, eq=False, repr=False)
+    restriction: Restriction | None = None
 
     @property
     def operation(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ from lancekeep.domain.authorization import Decision, Principal
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.events import visible
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.rights import Permission, Right, permission_of, role_of
+from lancekeep.domain.restrictions import RESTRICTED, Restriction, united
+from lancekeep.domain.rights import Permission, Right, name_of, permission_of, role_of
 from lancekeep.entrypoints.namespace.extensions import dropped_page
 from lancekeep.entrypoints.permitted import Hidden, PermittedNames
 from lancekeep.entrypoints.rest.requests import Call
@@ -33,7 +34,8 @@ class Authorization:
     An object that the principal may not read looks absent: the error equals the error of a missing object, because the
     errors of missing objects are written here, too. A listing is filtered before it is cut into pages, so neither its
     length nor its page token reveals a hidden name. A base path in a manifest is permitted if the principal may read
-    the table that it leads into. A table moves only to places where the principal has no further right.
+    the table that it leads into. A table moves only to places where the principal has no further right. A permission
+    that holds within a restriction of columns and rows is enough for the operations that can be performed within it.
     """
 
     authorizer: Authorizer
@@ -43,8 +45,11 @@ class Authorization:
         if not isinstance(principal, Principal):
             raise api_errors.UnauthenticatedError("The request has no principal.")
         required = needs(call.operation, call.request)
-        for need in required:
-            self._require(principal, need, required)
+        within = [need for need in required if self._require(principal, need, required)]
+        if within:
+            restriction = self._restriction(principal, call.operation, within[0], required)
+            call.progress.restricted.update(restriction.kinds)
+            call = attrs.evolve(call, restriction=restriction)
         self._require_no_gain(principal, call)
         try:
             with restricted(partial(self._may_read, principal)):
@@ -60,16 +65,17 @@ class Authorization:
         except api_errors.NamespaceNotFoundError as error:
             raise absence(required, of_table=False) from error
 
-    def _require(self, principal: Principal, need: Need, required: Sequence[Need]) -> None:
+    def _require(self, principal: Principal, need: Need, required: Sequence[Need]) -> bool:
+        """Return whether a permission holds within a restriction alone; refuse the request without it."""
         if need.kind is Kind.LISTING:
             if not self.authorizer.sees(principal, need.object_id):
                 raise absence(required, of_table=False) from Hidden(principal, need.right, need.object_id)
             if self.authorizer.subtrees(principal, need.object_id, [need.permission]):
-                return
+                return False
             raise _refusal(principal, need)
         decision = self.authorizer.decide(principal, need.permission, need.object_id)
-        if decision is Decision.ALLOWED:
-            return
+        if decision in (Decision.ALLOWED, Decision.RESTRICTED):
+            return decision is Decision.RESTRICTED
         if decision is Decision.HIDDEN:
             of_table = need.kind is Kind.TABLE
             shown = need.object_id.parent if need.kind is Kind.NEW else need.object_id
@@ -77,19 +83,54 @@ class Authorization:
                 raise absence(required, of_table=of_table) from Hidden(principal, need.right, need.object_id)
         raise _refusal(principal, need)
 
+    def _restriction(self, principal: Principal, operation: str, need: Need, required: Sequence[Need]) -> Restriction:
+        """Return the restriction within which a request may be performed.
+
+        Raises:
+            PermissionDeniedError: The operation cannot be performed within a restriction, or the grants do not combine.
+        """
+        grants = self.authorizer.restricted(principal, need.object_id)
+        grants = [each for each in grants if need.permission.is_in(each.rights)]
+        if operation not in RESTRICTED or len(required) > 1:
+            kinds = sorted({kind for each in grants if each.restriction for kind in each.restriction.kinds})
+            raise api_errors.PermissionDeniedError(
+                f"{principal.name} may read some {' and '.join(kinds)} of {need.object_id} alone, and "
+                f"{name_of(operation)} shows or changes more; use {', '.join(map(name_of, RESTRICTED))}, or ask an "
+                "administrator for a grant without columns and rows. Nothing was done."
+            )
+        found = united(each.restriction for each in grants if each.restriction is not None)
+        if found is None:
+            raise api_errors.PermissionDeniedError(
+                f"{principal.name} has several grants on {need.object_id} with different columns and different rows, "
+                "which do not combine; ask an administrator for grants with the same columns or the same rows. Nothing "
+                "was done."
+            )
+        return found
+
     def _require_no_gain(self, principal: Principal, call: Call) -> None:
         """Refuse to move a table to a place where the principal has rights that it lacks on the table."""
         moved = move_of(call.operation, call.request)
         if moved is None:
             return
         before, after = (self.authorizer.rights(principal, each) for each in moved)
+        source, target = moved
+        self._require_no_wider(principal, source, target, before)
         more = gained(before, after)
         if more:
-            source, target = moved
             raise api_errors.PermissionDeniedError(
                 f"{principal.name} needs the right {more[0]} on {source}, because it has this right on {target}, where "
                 "the request moves the table to; ask an administrator for it"
             )
+
+    def _require_no_wider(self, principal: Principal, source: ObjectId, target: ObjectId, before: Set[str]) -> None:
+        """Refuse to move a table to a place where the principal may read other columns or rows of it."""
+        had = {(each.restriction, each.rights) for each in self.authorizer.restricted(principal, source)}
+        for each in self.authorizer.restricted(principal, target):
+            if (each.restriction, each.rights) not in had and not each.rights <= before:
+                raise api_errors.PermissionDeniedError(
+                    f"{principal.name} may read columns or rows of {target}, where the request moves the table to, by "
+                    f"a grant that it lacks on {source}; ask an administrator for it"
+                )
 
     def _may_read(self, principal: Principal, table: ObjectId | None, source: ObjectId | None) -> bool:
         """Return whether a base path of a table may lead into a table.

@@ -1,0 +1,246 @@
+"""Queries of callers who may read some columns and rows of tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from lancekeep.application.rows.sealed_batches import sealed
+from lancekeep.application.rows.services import WriteService
+from lancekeep.domain.column_names import plain_path, quoted
+from lancekeep.domain.conditions import condition_of, expression_of, path_of, require_path
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, Retryable, StoreUnavailable
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest import SchemaField
+from lancekeep.domain.restrictions import Readable, Restriction, readable
+from lancekeep.format.schema import arrow_schema
+from lancekeep.format.table_version import parse_manifest
+from lancekeep.ports.rows import Query
+from lancekeep.ports.table_engine import TableEngine
+
+_SCORES = ("_distance", "_score")
+"""The columns that a search adds."""
+
+
+class RestrictedRows:
+    """Reads tables within restrictions.
+
+    Branches cannot be read: their columns have the ids of a history of their own, by which the columns of the main
+    history are not found again.
+    """
+
+    def __init__(self, writes: WriteService, engine: TableEngine) -> None:
+        self._writes = writes
+        self._engine = engine
+
+    def query(self, table: ObjectId, query: Query, restriction: Restriction, version: int | None = None) -> Any:
+        """Return the rows of a query as a ``pyarrow.RecordBatchReader``.
+
+        Raises:
+            AccessDenied: The query shows more than the restriction permits, or the policy does not fit the table.
+            ColumnNotFound: The query names a column that the caller may not read, or that does not exist.
+            InvalidInput: The query is malformed. The message quotes nothing of the table or of the policy.
+        """
+        dataset, columns = self._opened(table, restriction, version)
+        query = restricted(query, columns, restriction)
+        with _quiet():
+            reader = self._engine.rows.scan(dataset, query)
+        schema = reader.schema.remove_metadata()  # pandas writes the names of all columns there
+        batches = sealed(_batches(reader), schema) if restriction.rows else _renamed(_batches(reader), schema)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def count(
+        self, table: ObjectId, condition: str | None, restriction: Restriction, version: int | None = None
+    ) -> int:
+        """Return the number of permitted rows for which a condition is true.
+
+        Raises the errors of `query`.
+        """
+        dataset, columns = self._opened(table, restriction, version)
+        query = restricted(Query(columns=columns.columns[:1], condition=condition), columns, restriction)
+        with _quiet():
+            if query.condition is None:
+                return self._engine.rows.count(dataset, None)
+            return sum(batch.num_rows for batch in self._engine.rows.scan(dataset, query))
+
+    def schema(self, table: ObjectId, restriction: Restriction, version: int | None = None) -> tuple[int, Any]:
+        """Return the number of a version, and the schema of its permitted columns.
+
+        The ``pyarrow.Schema`` has no metadata.
+        """
+        dataset, columns = self._opened(table, restriction, version)
+        return dataset.version, arrow_schema(columns.fields, {})
+
+    def _opened(self, table: ObjectId, restriction: Restriction, version: int | None) -> tuple[Any, Readable]:
+        dataset = self._writes.open(table, version, None, None)
+        fields = self._fields(table, dataset)
+        latest = fields if version is None else self._fields(table, self._writes.open(table, None, None, None))
+        return dataset, readable(fields, latest, restriction, str(table))
+
+    def _fields(self, table: ObjectId, dataset: Any) -> Sequence[SchemaField]:
+        return parse_manifest(self._engine.rows.manifest(dataset), str(table)).fields
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the engine's messages from the caller: they quote the policy, and name all columns."""
+    try:
+        yield
+    except Retryable as error:
+        raise StoreUnavailable("the version of the table cannot be read now; send the query again later") from error
+    except (Damaged, AccessDenied) as error:
+        raise Damaged(
+            "the version of the table cannot be read; ask an administrator to run `lancekeep fsck`"
+        ) from error
+    except LancekeepError as error:
+        raise InvalidInput(
+            "the engine cannot compute the query: compare values of one type, divide by no zero, and search columns "
+            "that have vectors or a full-text index"
+        ) from error
+
+
+def restricted(query: Query, columns: Readable, restriction: Restriction) -> Query:
+    """Return a query that reads permitted columns and rows alone.
+
+    Args:
+        query: The query of the caller.
+        columns: The columns of the version that the caller may read.
+        restriction: The restriction.
+
+    Raises:
+        AccessDenied, ColumnNotFound, InvalidInput: See `RestrictedRows.query`.
+    """
+    if restriction.rows:
+        _require_rows_alone(query)
+    search = query.search
+    if search is not None:
+        _require(search.column, columns)
+        search = attrs.evolve(search, use_index=search.use_index and not restriction.rows)
+    if query.text is not None:
+        _require_text(query, columns)
+    return attrs.evolve(
+        query,
+        columns=_projection(query, columns),
+        condition=_condition(query.condition, columns, restriction),
+        search=search,
+        prefilter=query.prefilter or bool(restriction.rows),
+        indexed=not restriction.rows,
+    )
+
+
+def _require_rows_alone(query: Query) -> None:
+    """Refuse what shows something of rows that the caller may not read."""
+    shown = {
+        "a full-text search, whose scores depend on all rows": query.text is not None,
+        "row ids, which show how many other rows there are": query.row_ids,
+        "fast_search, which depends on an index of all rows": query.fast,
+        "a search with a filter and without prefilter=true": query.search is not None
+        and query.condition is not None
+        and not query.prefilter,
+    }
+    for what, given in shown.items():
+        if given:
+            raise AccessDenied(f"you may read some rows of the table alone, so the query cannot have {what}")
+
+
+def _projection(query: Query, columns: Readable) -> Sequence[str] | Mapping[str, str]:
+    given = query.columns
+    if given is None:
+        return columns.columns
+    if isinstance(given, Mapping):
+        return {alias: _expression(text, columns) for alias, text in given.items()}
+    scores = _SCORES if query.search is not None or query.text is not None else ()
+    return [name if name in scores else _listed(name, query, columns) for name in given]
+
+
+def _listed(name: str, query: Query, columns: Readable) -> str:
+    if name == "_rowid" and query.row_ids:
+        return name
+    return _require(name, columns)
+
+
+def _require(name: str, columns: Readable) -> str:
+    """Return the path of a column or of a field in it, as the engine takes it.
+
+    Raises:
+        ColumnNotFound: The caller may not read it, or it does not exist.
+    """
+    if name in columns.columns:
+        return name
+    path = path_of(name)
+    require_path(path, columns.paths)
+    return plain_path(path)
+
+
+def _expression(text: str, columns: Readable) -> str:
+    if not columns.rows_too:
+        return expression_of(text, columns.paths)
+    path = path_of(text)
+    require_path(path, columns.paths)
+    return quoted(*path)
+
+
+def _condition(text: str | None, columns: Readable, restriction: Restriction) -> str | None:
+    if text is None:
+        return restriction.condition
+    if not columns.rows_too:
+        return expression_of(text, columns.paths)
+    found = condition_of(text)
+    for path in found.paths:
+        require_path(path, columns.paths)
+    return f"({restriction.condition}) AND ({found.text})"
+
+
+def _require_text(query: Query, columns: Readable) -> None:
+    """Refuse a full-text query unless it names its columns, and the caller may read them."""
+    named = list(query.text_columns or ()) if isinstance(query.text, str) else list(_searched(query.text))
+    if not named:
+        raise InvalidInput("with rights on some columns, a full-text query names the columns that it searches")
+    for name in named:
+        _require(name, columns)
+
+
+def _searched(query: Any) -> Iterator[str]:
+    """Yield the columns that a structured full-text query searches.
+
+    Raises:
+        InvalidInput: A part names no column, so it would search all of them.
+    """
+    parts = {kind: part for kind, part in query.items() if part is not None}
+    for kind, part in parts.items():
+        if kind in ("match", "phrase"):
+            yield _column_of(part)
+        elif kind == "multi_match":
+            yield from map(_column_of, part["match_queries"])
+        elif kind == "boost":
+            yield from _searched(part["positive"])
+            yield from _searched(part["negative"])
+        elif kind == "boolean":
+            for place in ("must", "should", "must_not"):
+                for each in part.get(place) or ():
+                    yield from _searched(each)
+        else:
+            raise InvalidInput(
+                f"unknown full-text query {kind[:60]!r}; use match, phrase, multi_match, boost or boolean"
+            )
+
+
+def _column_of(part: Mapping[str, Any]) -> str:
+    column = part.get("column")
+    if not column:
+        raise InvalidInput("with rights on some columns, each part of a full-text query names its column")
+    return str(column)
+
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    with _quiet():
+        yield from reader
+
+
+def _renamed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield batches with a schema that has the same columns."""
+    return (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
