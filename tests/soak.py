@@ -429,6 +429,27 @@ SOAK = {
     "tests/unit/test_packaging.py": {
         "test_twine_accepts_both_distributions",
     },
+    "tests/integration/test_upserts.py": {
+        "test_each_version_has_exactly_the_effect_and_counts_of_its_upserts[conditional-put-60]",
+        "test_each_version_has_exactly_the_effect_and_counts_of_its_upserts[sqlite-12]",
+        *(
+            f"test_group_that_loses_looks_its_keys_up_again[{variant}]"
+            for variant in (
+                "appends-none",
+                "deletes-none",
+                "updates-none",
+            )
+        ),
+        *(
+            f"test_killed_writers_lose_and_double_nothing[{variant}]"
+            for variant in (
+                "-200",
+                "-8",
+                "sqlite-200",
+            )
+        ),
+        "test_waiting_upserts_share_a_version_and_have_their_own_counts[conditional-put]",
+    },
     "tests/integration/test_workers.py": {
         "test_committer_that_is_stopped_and_killed_loses_and_doubles_no_row[10]",
     },

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import attrs
+
+from lancekeep.domain.upserts import Key
 
 
 @attrs.frozen
@@ -228,6 +230,34 @@ class RowEngine(Protocol):
             version: a later version.
             source: the source of the merge.
             rule: the rule of the merge.
+        """
+
+    def keys(self, rows: Any, on: Sequence[str]) -> frozenset[Key] | None:
+        """Return the keys of rows.
+
+        Args:
+            rows: a ``pyarrow.Table``.
+            on: the key columns.
+
+        Returns:
+            The keys; None if two rows have a common key, a key has a null, or the engine may compare keys in another
+            way than Python does.
+        """
+
+    def takes(self, dataset: Any, rows: Any) -> bool:
+        """Return whether a merge may take rows together with rows of other callers.
+
+        The rows, a ``pyarrow.Table``, have exactly the columns of the dataset and no null where it permits none, and
+        all files of the dataset are its own.
+        """
+
+    def found(self, dataset: Any, on: Sequence[str], keys: Collection[Key]) -> Mapping[Key, int]:
+        """Return how many rows have each of some keys, without keys that none has.
+
+        Args:
+            dataset: the dataset.
+            on: the key columns.
+            keys: keys as `keys` returns them, at least one.
         """
 
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:

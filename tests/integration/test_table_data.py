@@ -138,7 +138,7 @@ def test_merge_that_always_loses_reports_a_conflict_and_changes_nothing(
 
     monkeypatch.setattr(LanceRows, "merge", interrupted)
     with pytest.raises(api_errors.ConcurrentModificationError):
-        upsert(namespace, people(2), timeout="1ms")
+        upsert(namespace, people(1, 2), timeout="1ms")
     assert 2 not in keys(namespace)
 
 

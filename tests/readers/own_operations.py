@@ -9,18 +9,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import lance
 from engines import LANCEDB, EngineError
 from hypothesis.stateful import RuleBasedStateMachine
 from lance_namespace import ListTableVersionsRequest
 from readers.model import CHANGES, Change, Target
 from readers.operations import FEW, FLAG, has_tables, is_local, operation
+from readers.requests import Request
 
 from lancekeep.application.catalog import services_of
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.operations import Transaction
 from lancekeep.format.table_version import TableVersion
+from lancekeep.testing.concurrency import race
 
 BY_TRANSACTION = ("append", "overwrite", "delete", "update", "restore")
 """The changes that `Catalog.commit` builds without the engine."""
@@ -98,6 +101,38 @@ class OwnOperations(RuleBasedStateMachine):
             for branch in (None, *table.branches):  # the fence has a number of its own
                 history = table.history(branch)
                 history.add(self.stored(table, branch).version, history.state)
+
+    @operation(has_tables, at=FEW, value=FEW, weight=2)
+    def upsert_together(self: Any, at: int, value: int) -> None:
+        """Upsert from several threads, of which two have a common key. Those that meet share a version."""
+        name = self.named(at)
+        if name is None:
+            return
+        table = self.tables[name]
+        history, seen = table.main, table.main.state
+        given = [attrs.evolve(self.given(seen, value), value=value + number) for number in range(4)]
+        more = [(each.chosen,) if number < 2 else () for number, each in enumerate(given)]
+        rule = {"on": ["id"], "when_matched_update_all": True, "when_not_matched_insert_all": True}
+        requests = [Request(self.namespace, {"id": list(name)}, history.latest, seen, each) for each in given]
+        answers: list[Any] = []
+
+        def upsert(number: int) -> Any:
+            request = requests[number]
+            rows = request.rows(*more[number])
+            return self.namespace.merge_insert_into_table({**request.at, **rule}, rows)
+
+        if not self.attempt(lambda: answers.extend(race(4, upsert)), may_refuse=False, what="upsert together"):
+            return
+        for version in sorted({answer.version for answer in answers}):
+            state = history.state
+            for answer, each, chosen in zip(answers, given, more, strict=True):
+                if answer.version == version:
+                    ids = [*each.ids, *chosen]
+                    updated = len(history.state.rows.keys() & set(ids))
+                    assert (answer.num_updated_rows, answer.num_inserted_rows) == (updated, len(ids) - updated)
+                    state = state.put(ids, each.value)
+            history.add(version, state)
+        history.add(self.stored(table).version, history.state)
 
     @operation(has_tables, at=FEW, kind=INDEX_KINDS, column=FEW)
     def index_column(self: Any, at: int, kind: str, column: int) -> None:

@@ -47,6 +47,10 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
         },
     ),
     "application/rows/forwarding.py": (RECORDS, {"committed", "error", "is_dropped"}),
+    "application/rows/upserts.py": (
+        RECORDS,
+        {"done", "error", "expected", "is_served", "pace", "waiting", "__cause__"},
+    ),
     "entrypoints/namespace/rest.py": (NAMES, {"__doc__", "__name__", "__qualname__", "setattr"}),
     "entrypoints/namespace/tables.py": (
         MODELS,

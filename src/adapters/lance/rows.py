@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.channels import StagingChannel
+from lancekeep.adapters.lance.keys import conforms, found_keys, keys_of
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.queries import plans, streamed, streamed_fragments, translated
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.indexes import is_system_index
+from lancekeep.domain.upserts import Key
 from lancekeep.format.manifest import transaction_name
 from lancekeep.native import compute as pc
 from lancekeep.native import lance
@@ -108,23 +111,40 @@ class LanceRows:
         transaction, counts = merge.execute_uncommitted(source)
 
         def commit() -> Any:
-            return lance.LanceDataset.commit(dataset, transaction)
+            # The engine rebases no detached version, and a staging channel takes any version.
+            detached = isinstance(dataset._namespace_client, StagingChannel)
+            return lance.LanceDataset.commit(dataset, transaction, detached=detached)
 
         return commit, MergeCounts(counts["num_inserted_rows"], counts["num_updated_rows"], counts["num_deleted_rows"])
 
     def keeps_apart(self, dataset: Any, version: int, source: Source, rule: MergeRule) -> bool:
         try:
             found = dataset.checkout_version(version)
-            operation = type(found.read_transaction(version).operation)
+            transaction = found.read_transaction(version)
+            operation = type(transaction.operation)
             if operation.__name__ in _ADD_NO_ROWS:
                 return True
-            if operation is not lance.LanceOperation.Append or rule.delete:
+            moves = operation is lance.LanceOperation.Update
+            if not (moves or operation is lance.LanceOperation.Append) or rule.delete:
                 return False
-            known = {fragment.fragment_id for fragment in dataset.checkout_version(version - 1).get_fragments()}
+            before = dataset.checkout_version(version - 1).get_fragments()
+            known = {fragment.fragment_id: fragment for fragment in before}
+            if moves and not _are_only_moved(transaction.operation.updated_fragments, known):
+                return False
             added = [fragment for fragment in found.get_fragments() if fragment.fragment_id not in known]
             return not _may_share_keys(found, added, source, rule.on)
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, RuntimeError):
             return False  # the merge runs again, and meets the fault if it lasts
+
+    def keys(self, rows: pa.Table, on: Sequence[str]) -> frozenset[Key] | None:
+        return keys_of(rows, on)
+
+    def takes(self, dataset: Any, rows: pa.Table) -> bool:
+        return not dataset.base_paths() and conforms(rows, dataset.schema)
+
+    def found(self, dataset: Any, on: Sequence[str], keys: Collection[Key]) -> Mapping[Key, int]:
+        with translated(dataset):
+            return found_keys(dataset, on, keys)
 
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
         old = dataset.checkout_version(version if branch is None else (branch, version))
@@ -144,6 +164,14 @@ class LanceRows:
                     writer.write_batch(batch)
                     kept.rows += batch.num_rows
             yield kept
+
+
+def _are_only_moved(updated: Sequence[Any], known: Mapping[int, Any]) -> bool:
+    """Return whether an update has left the values of all rows in known fragments as they were."""
+    return all(
+        each.id in known and [file.path for file in each.files] == [file.path for file in known[each.id].metadata.files]
+        for each in updated
+    )
 
 
 def _may_share_keys(dataset: Any, fragments: Sequence[Any], source: Source, on: Sequence[str]) -> bool:

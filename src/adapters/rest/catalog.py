@@ -42,7 +42,7 @@ from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.views import Views
-from lancekeep.application.rows.writes import after_checks, mode_of, until_committed
+from lancekeep.application.rows.write_checks import after_checks, mode_of, until_committed
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.application.upkeep.services import UpkeepService
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown

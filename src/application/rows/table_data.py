@@ -13,6 +13,7 @@ from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.row_rules import check_stream, checked
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.table_versions import TableVersions
+from lancekeep.application.rows.upserts import LOST, Upserts
 from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
@@ -21,7 +22,6 @@ from lancekeep.domain.errors import (
     TableAlreadyExists,
     TableNotFound,
     VersionNotFound,
-    VersionTaken,
 )
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.row_rules import Rules, columns_of
@@ -54,6 +54,7 @@ class TableData:
         self._writes = writes
         self._engine = engine
         self._ask_unmerged = ask_unmerged
+        self._upserts = Upserts(writes, engine)
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -102,6 +103,8 @@ class TableData:
         else it runs again on the newer version. So no key that another writer inserts at the same time is inserted
         twice. A table that is only declared gets its first version.
 
+        Small upserts of one table that wait at the same time share a merge and a version. Each one gets its own counts.
+
         Args:
             identifier: The table.
             data: A ``pyarrow.RecordBatchReader``.
@@ -113,7 +116,14 @@ class TableData:
             ConcurrentModification: Other writers won every attempt. Nothing was committed.
         """
         object_id = self._of_new_rows(identifier, branch)
-        retry = Retry(patience, first=0.02, retried=(ConcurrentModification, VersionTaken))
+        if branch is None:
+            upsert, data = self._upserts.gather(data, rule, patience)
+            if upsert is not None:
+                done = self._upserts.commit(object_id, upsert)
+                if done is not None:
+                    return done
+                patience = self._upserts.patience(upsert)
+        retry = Retry(patience, first=0.02, retried=LOST)
         with self._engine.rows.repeatable(data) as source:
             return retry.call(lambda: self._merge_once(object_id, source, rule, branch))
 

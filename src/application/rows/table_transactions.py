@@ -120,7 +120,13 @@ class TableTransactions:
         return self._published.commit(table.id, None, lambda: self._commit(table, transaction, read))
 
     def _commit(
-        self, table: Table, transaction: Transaction, base: Base | None, *, is_staged: bool = False
+        self,
+        table: Table,
+        transaction: Transaction,
+        base: Base | None,
+        *,
+        is_staged: bool = False,
+        admits: Callable[[int], bool] | None = None,
     ) -> Committed:
         object_id = table.id
         self._versions.require_one_scheme(table)
@@ -129,6 +135,7 @@ class TableTransactions:
         facts: Facts = {}
         known = CommittedVersions(commits, root)
         pause, recorded = _FIRST_PAUSE, None
+        admitted = transaction.read_version if base is None else min(transaction.read_version, base.version)
         latest = self._latest(object_id, known, transaction, base)
         for attempt in range(_ATTEMPTS):
             previous = known.read(latest)
@@ -139,6 +146,7 @@ class TableTransactions:
             if recorded is None:
                 _require_base(known, base)
                 facts = known_files()
+            admitted = _require_admitted(object_id, admits, range(admitted + 1, latest.version + 1)) or admitted
             rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
             rebased = rebase.apply(transaction)
             restored = self._restored(object_id, known, transaction)
@@ -225,13 +233,16 @@ class TableTransactions:
         settled = self._ledger.commits.settled_indexes.built(root, previous, built.content)
         return built if settled is None else approve(root.base_uri, settled, previous)
 
-    def commit_staged(self, object_id: ObjectId, staged: StagedVersion, base: Base) -> Committed:
+    def commit_staged(
+        self, object_id: ObjectId, staged: StagedVersion, base: Base, admits: Callable[[int], bool] | None = None
+    ) -> Committed:
         """Commit the transaction of a staged version, and remove the staged manifest.
 
         Args:
             object_id: The table.
             staged: A version that the engine has staged.
             base: The version that the engine took.
+            admits: Whether a version that was committed since may come between; None for every compatible one.
 
         Raises:
             ConcurrentModification, CommitRefused, Unsupported, CommitUnknown: As `commit`.
@@ -251,7 +262,8 @@ class TableTransactions:
                 "right table again"
             )
         properties = {**transaction.transaction_properties, **dict([REBASED])}
-        return self._commit(table, attrs.evolve(transaction, transaction_properties=properties), base, is_staged=True)
+        rebased = attrs.evolve(transaction, transaction_properties=properties)
+        return self._commit(table, rebased, base, is_staged=True, admits=admits)
 
     def root(self, object_id: ObjectId) -> DatasetRoot:
         """Return the root of a table before a change.
@@ -342,6 +354,21 @@ def _committed_before(known: CommittedVersions, transaction: Transaction, latest
         if found is not None and found.transaction_file.endswith(f"-{transaction.uuid}.txn"):
             return Committed(version, found.row.path, found.row.size, found.transaction_file)
     return None
+
+
+def _require_admitted(object_id: ObjectId, admits: Callable[[int], bool] | None, versions: Iterable[int]) -> int | None:
+    """Check that versions of other writers may come between; return the last one.
+
+    Raises:
+        ConcurrentModification: One may not.
+    """
+    last = None
+    for last in versions:
+        if admits is not None and not admits(last):
+            raise ConcurrentModification(
+                f"{object_id}: another writer has committed version {last} since; nothing of this call was committed"
+            )
+    return last
 
 
 def _require_base(known: CommittedVersions, base: Base | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -18,7 +19,6 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.tables import DEFINITE, Tables
-from lancekeep.application.retry import Retry
 from lancekeep.application.rows.appends import Appends
 from lancekeep.application.rows.declarations import Declarations
 from lancekeep.application.rows.described_versions import DescribedVersions, HistoryEntry
@@ -26,6 +26,7 @@ from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.version_times import history_name, latest_at
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
+from lancekeep.application.rows.write_checks import after_checks, mode_of, until_committed
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
@@ -225,7 +226,8 @@ class Writes:
         """Commit a native change; ``indexes``: one that creates indexes.
 
         With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
-        the engine loses to appends costs the engine seconds, and the appends a pause.
+        the engine loses to appends costs the engine seconds, and the appends a pause. With ``admits``, too, every such
+        change is.
 
         Unless ``noted``, the change makes no version of this history, so a version that the engine commits without a
         callback is not noted for `Versions.recorder`.
@@ -291,9 +293,12 @@ class Writes:
         rebased: bool = False,
         indexes: bool = False,
     ) -> Committed:
-        if rebased and branch is None and current_request() is None and self._appends.are_recent(object_id):
+        if rebased and branch is None and current_request() is None:
             with suppress(Unsupported):  # the engine can
-                return until_committed().call(lambda: self._commit_rebased(object_id, act))
+                if admits is not None:
+                    return self._commit_rebased(object_id, act, admits)
+                if self._appends.are_recent(object_id):
+                    return until_committed().call(lambda: self._commit_rebased(object_id, act))
         with self._diagnosed(object_id), self._versions.lines.beside(object_id):
             return self._settled(
                 object_id,
@@ -302,10 +307,21 @@ class Writes:
                 ),
             )
 
-    def _commit_rebased(self, object_id: ObjectId, act: Callable[[Any], Any]) -> Committed:
+    def _commit_rebased(
+        self, object_id: ObjectId, act: Callable[[Any], Any], admits: Callable[[Any, int], bool] | None = None
+    ) -> Committed:
+        read: list[Any] = []
+
+        def noted(dataset: Any) -> Any:
+            read[:] = [dataset]
+            return act(dataset)
+
         with self._diagnosed(object_id):
-            staged, base = self._engine.stage_change(object_id, act)
-            return self._settled(object_id, lambda: self._transactions().commit_staged(object_id, staged, base))
+            staged, base = self._engine.stage_change(object_id, noted)
+            may_follow = None if admits is None else partial(admits, *read)
+            return self._settled(
+                object_id, lambda: self._transactions().commit_staged(object_id, staged, base, may_follow)
+            )
 
     def require_no_new_rows(self, object_id: ObjectId) -> None:
         """Check that a table may get rows by its name; see `PublishedPartitions`."""
@@ -522,29 +538,6 @@ class Writes:
         return None
 
 
-def until_committed() -> Retry:
-    """Repeat a change that other writers have overtaken, for 30 s."""
-    return Retry(30.0, first=0.02, retried=(ConcurrentModification, VersionTaken))
-
-
-def after_checks(checks: Callable[[Any, Rules], None], rules: Rules, act: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return an ``act`` that first checks the rows."""
-
-    def ruled(dataset: Any) -> Any:
-        checks(dataset, rules)
-        return act(dataset)
-
-    return ruled
-
-
 def _is_stream(data: Any) -> bool:
     """Return whether rows are still to be produced, while the table that the writer has opened may change."""
     return hasattr(data, "read_next_batch")
-
-
-def mode_of(mode: str) -> WriteMode:
-    """Return the mode of a write by its name. Raises `InvalidInput`."""
-    try:
-        return WriteMode(mode)
-    except ValueError:
-        raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None

@@ -1,0 +1,323 @@
+"""Let upserts of one table that wait at the same time share one version.
+
+`lancekeep.domain.upserts` decides which upserts form a group: no two of them have a common key. The committer of a
+table is a task that runs while upserts wait. The engine merges the rows of a group as it merges one caller's rows, and
+the commit is the commit of one merge. The committer looks the keys up in the version that the merge reads, to count for
+each caller what was inserted and updated. An upsert whose share it cannot tell commits alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+import attrs
+
+from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.concurrency import in_background
+from lancekeep.application.retry import Retry
+from lancekeep.application.rows.changes import change_table
+from lancekeep.application.rows.row_rules import check_rows
+from lancekeep.application.rows.services import WriteService
+from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, rows_of
+from lancekeep.domain.commit import Changed
+from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    InvalidInput,
+    LancekeepError,
+    StoreUnavailable,
+    VersionTaken,
+)
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.row_rules import Rules
+from lancekeep.domain.upserts import MOST_BYTES, MOST_ROWS, Key, upserts_of_group
+from lancekeep.ports.rows import MergeCounts, MergeRule, Source
+from lancekeep.ports.table_engine import TableEngine
+
+LOST = (ConcurrentModification, VersionTaken)
+"""The errors of a commit that another writer has certainly overtaken."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+"""Seconds. A process has one committer for a table, so few compete, and one that waits long would never win."""
+
+
+class Upserts:
+    """Commits the upserts of this process, together where they meet.
+
+    Args:
+        writes: Commits the changes of the engine.
+        engine: The table engine.
+        clock: Returns monotonic seconds.
+        sleep: Waits for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        writes: WriteService,
+        engine: TableEngine,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._writes = writes
+        self._engine = engine
+        self._clock = clock
+        self._sleep = sleep
+        self._lines = UpsertLines()
+
+    def gather(self, data: Any, rule: MergeRule, patience: float) -> tuple[Upsert | None, Any]:
+        """Read a stream if it may be an upsert that shares a commit.
+
+        Args:
+            data: A ``pyarrow.RecordBatchReader``, which is consumed.
+            rule: The rule of the merge.
+            patience: The seconds after which no further attempt begins.
+
+        Returns:
+            The upsert, or None if it has to commit alone; and a stream of all its rows.
+        """
+        is_plain = rule.update and rule.insert and not rule.delete and rule.update_if is None
+        if not is_plain or current_request() is not None:  # the log of a request claims a commit of its own
+            return None, data
+        rows, data = self._engine.data_files.gather(data, MOST_BYTES)
+        if rows is None or rows.count > MOST_ROWS:
+            return None, data
+        keys = self._engine.rows.keys(rows.table, rule.on)
+        return None if keys is None else Upsert(rows, rule, keys, self._clock() + patience), data
+
+    def commit(self, table: ObjectId, upsert: Upsert) -> tuple[Changed, MergeCounts] | None:
+        """Commit an upsert together with the upserts that wait.
+
+        Returns:
+            The change, and the rows that the upsert inserted and updated; None if it has to commit alone. Nothing of it
+            was committed then.
+
+        Raises:
+            ConcurrentModification: Other writers won every attempt; nothing was committed.
+            CommitUnknown: The outcome is unknown.
+            CommitRefused: As `Versions.commit_version`.
+            StoreUnavailable: A store did not answer; nothing was committed.
+            InvalidInput: A row violates a rule of the table; nothing was committed.
+        """
+        self._enter(table, upsert)
+        upsert.wait()
+        if upsert.error is not None:
+            raise copy(upsert.error) from upsert.error  # several threads raise it
+        return upsert.done
+
+    def patience(self, upsert: Upsert) -> float:
+        """Return the seconds that are left for attempts."""
+        return max(0.0, upsert.deadline - self._clock())
+
+    # -- the line of a table ------------------------------------------------------------------------------------
+
+    def _enter(self, table: ObjectId, upsert: Upsert) -> None:
+        with self._lines.lock:
+            line = self._lines.of(table)
+            line.waiting.append(upsert)
+            if len(line.waiting) >= line.expected:
+                line.enough.set()
+            if line.is_served:
+                return
+            line.is_served = True
+        try:
+            in_background(partial(self._serve, line))
+        except RuntimeError as error:
+            failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
+            failed.__cause__ = error
+            self._end(line, failed)
+        except BaseException as error:  # of a signal, or without memory: without a committer, all would wait
+            self._end(line, StoreUnavailable(f"{table}: no committer was started; nothing was committed: {error!r}"))
+            raise
+
+    def _end(self, line: UpsertLine, error: Exception) -> None:
+        """Answer every upsert of a line without a committer; the next upsert starts one."""
+        with self._lines.lock:
+            waiting, line.waiting, line.is_served = line.waiting, [], False
+        for upsert in waiting:
+            upsert.error = error
+            upsert.answer()
+
+    def _serve(self, line: UpsertLine) -> None:
+        try:
+            self._commit_groups(line)
+        except BaseException as error:
+            failed = LancekeepError(f"{line.table}: the committer of upserts failed; nothing was committed: {error!r}")
+            failed.__cause__ = error
+            self._end(line, failed)
+            raise
+
+    def _commit_groups(self, line: UpsertLine) -> None:
+        """Commit groups until no upsert waits."""
+        while True:
+            self._pause(line)
+            with self._lines.lock:
+                chosen = set(upserts_of_group([upsert.waiting for upsert in line.waiting]))
+                group = [upsert for at, upsert in enumerate(line.waiting) if at in chosen]
+                line.waiting = [upsert for at, upsert in enumerate(line.waiting) if at not in chosen]
+                line.expected = 0
+                if not group:
+                    line.is_served = False
+                    return
+            try:
+                self._commit(line, group)
+            finally:
+                for upsert in group:
+                    upsert.answer()
+
+    def _pause(self, line: UpsertLine) -> None:
+        """Let other writers commit, and wait for the callers of the last group; see `Pace`."""
+        breath = line.pace.breath(self._clock(), 0)
+        if breath:
+            self._sleep(breath)
+            line.pace = attrs.evolve(line.pace, busy_since=self._clock())
+        expected, longest = line.pace.linger()
+        with self._lines.lock:
+            if len(line.waiting) >= expected:
+                return
+            line.expected = expected
+            line.enough.clear()
+        line.enough.wait(longest)
+
+    # -- one group ----------------------------------------------------------------------------------------------
+
+    def _commit(self, line: UpsertLine, group: Sequence[Upsert]) -> None:
+        began, left = self._clock(), group
+        try:
+            while left:
+                left = self._commit_together(line.table, left)
+        except BaseException as error:  # a fault of this process: whether it came before the commit is not known
+            for upsert in left:
+                upsert.error = upsert.error or error
+        line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=False)
+
+    def _commit_together(self, table: ObjectId, group: Sequence[Upsert]) -> Sequence[Upsert]:
+        """Commit a group, or divide it.
+
+        An error before the commit sends every upsert to the engine alone, which commits it or raises its own error.
+
+        Returns:
+            The upserts to commit together next.
+        """
+        attempt = _Merge(self._writes, self._engine, table, group)
+        last = min(upsert.deadline for upsert in group)
+        retry = Retry(
+            max(0.0, last - self._clock()),
+            _FIRST_PAUSE,
+            _LONGEST_PAUSE,
+            clock=self._clock,
+            sleep=self._sleep,
+            retried=LOST,
+        )
+        try:
+            with self._engine.rows.repeatable(rows_of(group)) as source:
+                change = retry.call(lambda: attempt.commit(source), deadline=last)
+        except _Divided as divided:
+            return divided.rest
+        except LOST as error:
+            for upsert in group:
+                if upsert.deadline <= last:
+                    upsert.error = error
+            return [upsert for upsert in group if upsert.error is None]
+        except (CommitUnknown, StoreUnavailable) as error:
+            for upsert in group:
+                upsert.error = error
+        except Exception as error:
+            for upsert in group if attempt.has_begun else ():
+                upsert.error = error
+        else:
+            for upsert, counts in zip(group, attempt.counts, strict=True):
+                upsert.done = change, counts
+        return []
+
+
+class _Divided(LancekeepError):
+    """A group must not be merged together; nothing was committed."""
+
+    def __init__(self, rest: Sequence[Upsert]) -> None:
+        super().__init__("some upserts of the group fail, or have to commit alone")
+        self.rest = rest
+
+
+class _Merge:
+    """The merge of a group.
+
+    Attributes:
+        has_begun: Whether the last attempt has begun to commit.
+        counts: What each upsert inserts and updates, in the last attempt.
+    """
+
+    def __init__(self, writes: WriteService, engine: TableEngine, table: ObjectId, group: Sequence[Upsert]) -> None:
+        self._writes = writes
+        self._engine = engine
+        self._table = table
+        self._group = group
+        self.has_begun = False
+        self.counts: Sequence[MergeCounts] = ()
+
+    def commit(self, source: Source) -> Changed:
+        """Merge the rows into the latest version.
+
+        Raises:
+            _Divided: The group has to be divided. Nothing was committed.
+        """
+        rows, rule = self._engine.rows, self._group[0].rule
+        self.has_begun = False
+
+        def merge(dataset: Any) -> Any:
+            found = self._found(dataset)
+            commit, together = rows.merge(dataset, source.stream(), rule)
+            self.counts = [together] if found is None else [_count(upsert, found) for upsert in self._group]
+            sums = sum(each.inserted for each in self.counts), sum(each.updated for each in self.counts)
+            if sums != (together.inserted, together.updated):
+                raise _Divided(())
+            self.has_begun = True
+            return commit()
+
+        return change_table(
+            self._writes,
+            self._engine,
+            self._table,
+            merge,
+            None,
+            exactly=True,
+            admits=lambda dataset, version: rows.keeps_apart(dataset, version, source, rule),
+            checks=self._check,
+            rebased=True,
+        )
+
+    def _check(self, dataset: Any, rules: Rules) -> None:
+        """Answer the upserts that violate a rule."""
+        for upsert in self._group:
+            try:
+                check_rows(upsert.rows.table, rules)
+            except InvalidInput as error:
+                upsert.error = error
+        if any(upsert.error is not None for upsert in self._group):
+            raise _Divided([upsert for upsert in self._group if upsert.error is None])
+
+    def _found(self, dataset: Any) -> Mapping[Key, int] | None:
+        """Return how many rows of a version have each key.
+
+        None if there is one upsert, whose share is the whole merge.
+        """
+        rows, group = self._engine.rows, self._group
+        sharing = [upsert for upsert in group if rows.takes(dataset, upsert.rows.table)]
+        if len(group) == 1 and sharing:
+            return None
+        if len(sharing) < len(group):
+            raise _Divided(sharing)
+        found = rows.found(dataset, group[0].rule.on, frozenset[Key]().union(*(upsert.keys for upsert in group)))
+        sharing = [upsert for upsert in group if all(found.get(key, 0) < 2 for key in upsert.keys)]
+        if len(sharing) < len(group):
+            raise _Divided(sharing)
+        return found
+
+
+def _count(upsert: Upsert, found: Mapping[Key, int]) -> MergeCounts:
+    updated = sum(found.get(key, 0) for key in upsert.keys)
+    return MergeCounts(len(upsert.keys) - updated, updated, 0)
