@@ -91,15 +91,18 @@ _END = Token("", "")
 class Condition:
     """A condition that compares columns with constants.
 
-    No value makes it fail.
+    If the constants have the kinds of the columns, no value makes it fail.
 
     Attributes:
         text: The condition with quoted names.
         paths: The columns that it names.
+        compared: The columns that it compares, each with the kind of a constant: ``text``, ``number``, ``boolean``,
+            ``date`` or ``timestamp``.
     """
 
     text: str
     paths: frozenset[tuple[str, ...]]
+    compared: frozenset[tuple[tuple[str, ...], str]] = frozenset()
 
 
 def require_path(path: tuple[str, ...], paths: Collection[tuple[str, ...]]) -> None:
@@ -140,7 +143,7 @@ def condition_of(text: str) -> Condition:
     reader = _Reader(_tokens(text))
     found = reader.disjunction(0)
     reader.require_end()
-    return Condition(found, frozenset(reader.paths))
+    return Condition(found, frozenset(reader.paths), frozenset(reader.compared))
 
 
 def expression_of(text: str, paths: Collection[tuple[str, ...]]) -> str:
@@ -194,6 +197,7 @@ class _Reader:
         self._tokens = tokens
         self._at = 0
         self.paths: set[tuple[str, ...]] = set()
+        self.compared: set[tuple[tuple[str, ...], str]] = set()
 
     @property
     def next(self) -> Token:
@@ -345,59 +349,74 @@ class _Reader:
             self._require(")")
             return f"({inner})"
         if not self._begins_column():
-            value = self._constant()
-            operator = self.take()
-            if operator.text not in _COMPARISONS:
+            value, kind = self._constant()
+            if self.next.text not in _COMPARISONS:
                 raise self._refusal()
-            return f"({value} {operator.text} {self._column()})"
-        column = self._column()
-        return f"({column}{self._comparison()})"
+            operator, path = self.take().text, self._column()
+            self._compare(path, kind)
+            return f"({value} {operator} {quoted(*path)})"
+        path = self._column()
+        return f"({quoted(*path)}{self._comparison(path)})"
 
-    def _comparison(self) -> str:
+    def _comparison(self, path: tuple[str, ...]) -> str:
         token = self.next
         if token.text in _COMPARISONS:
             self.take()
-            return f" {token.text} {self._constant()}"
+            return f" {token.text} {self._value(path)}"
         if token.word == "is":
             self.take()
-            return f" IS{self._word_if('not')} {self._one_of('null', 'true', 'false')}"
+            negated, value = self._word_if("not"), self._one_of("null", "true", "false")
+            self._compare(path, "" if value == "NULL" else "boolean")
+            return f" IS{negated} {value}"
         negated = self._word_if("not")
         word = self.next.word
         if word in ("like", "ilike"):
             self.take()
             if self.next.kind != "text":
                 raise self._refusal()
-            return f"{negated} {word.upper()} {self.take().text}"
+            return f"{negated} {word.upper()} {self._value(path)}"
         if word == "between":
             self.take()
-            lower = self._constant()
+            lower = self._value(path)
             self._one_of("and")
-            return f"{negated} BETWEEN {lower} AND {self._constant()}"
+            return f"{negated} BETWEEN {lower} AND {self._value(path)}"
         if word == "in":
             self.take()
             self._require("(")
-            values = [self._constant()]
+            values = [self._value(path)]
             while self.next.text == ",":
                 self.take()
-                values.append(self._constant())
+                values.append(self._value(path))
             self._require(")")
             return f"{negated} IN ({', '.join(values)})"
         if negated:
             raise self._refusal()
+        self._compare(path, "boolean")
         return ""
 
-    def _constant(self) -> str:
+    def _value(self, path: tuple[str, ...]) -> str:
+        """Read a constant with which a column is compared."""
+        value, kind = self._constant()
+        self._compare(path, kind)
+        return value
+
+    def _compare(self, path: tuple[str, ...], kind: str) -> None:
+        if kind:
+            self.compared.add((path, kind))
+
+    def _constant(self) -> tuple[str, str]:
+        """Read a constant; return it with its kind, which is empty for null."""
         token = self.take()
         if token.text == "-" and self.next.kind == "number":
-            return f"-{self.take().text}"
+            return f"-{self.take().text}", "number"
         if token.word in ("date", "timestamp") and self.next.kind == "text":
-            return f"{token.word.upper()} {self.take().text}"
+            return f"{token.word.upper()} {self.take().text}", token.word
         if token.word in ("true", "false", "null"):
-            return token.word.upper()
+            return token.word.upper(), "" if token.word == "null" else "boolean"
         if token.kind not in ("text", "number"):
             self._at -= 1
             raise self._refusal()
-        return token.text
+        return token.text, token.kind
 
     def _begins_column(self) -> bool:
         token = self.next
@@ -406,14 +425,14 @@ class _Reader:
         typed = token.word in ("date", "timestamp") and self.after.kind == "text"
         return token.kind == "word" and token.word not in _RESERVED and not typed
 
-    def _column(self) -> str:
+    def _column(self) -> tuple[str, ...]:
         if not self._begins_column():
             raise self._refusal()
         path = self.path()
         if self.next.text == "(":
             raise self._refusal()
         self.paths.add(path)
-        return quoted(*path)
+        return path
 
     def _name(self) -> str:
         token = self.take()

@@ -91,6 +91,45 @@ def united(restrictions: Iterable[Restriction]) -> Restriction | None:
     )
 
 
+_WHOLE_NUMBERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_NUMBERS: Final = _WHOLE_NUMBERS | {"halffloat", "float", "double"}
+_TIMES: Final[Mapping[str, frozenset[str]]] = {
+    "date32": frozenset(("date", "text")),
+    "date64": frozenset(("date", "text")),
+    "timestamp": frozenset(("timestamp", "date", "text")),
+}
+
+
+def kinds_of(logical_type: str) -> frozenset[str]:
+    """Return the kinds of constants with which values of a type can be compared.
+
+    The engine converts such a constant while it plans. It converts the values of other types while it reads, and fails
+    at the first that it cannot convert.
+
+    Args:
+        logical_type: The logical type of the field. None of the kinds fits a decimal.
+    """
+    if logical_type in _NUMBERS:
+        return frozenset(("number",))
+    if logical_type == "bool":
+        return frozenset(("boolean",))
+    base = logical_type.removeprefix("dict:").split(":")[0]
+    if base in ("string", "large_string"):
+        return frozenset(("text",))
+    return _TIMES.get(base, frozenset())
+
+
+def unfit(condition: Condition, fields: Sequence[SchemaField]) -> tuple[str, ...] | None:
+    """Return the path of a column whose type does not fit a constant of a condition; None without one.
+
+    Args:
+        condition: The condition, whose columns exist.
+        fields: The fields of the table.
+    """
+    types = {path: field.logical_type for group in _columns(fields).values() for path, field in _fields(group).items()}
+    return next((path for path, kind in sorted(condition.compared) if kind not in kinds_of(types[path])), None)
+
+
 @attrs.frozen
 class Readable:
     """The columns of one version of a table that a restriction permits.
@@ -147,7 +186,7 @@ def readable(
     return Readable(
         tuple(shown),
         tuple(field for name in shown for field in groups[name]),
-        frozenset(path for name in shown for path in _paths(groups[name])),
+        frozenset(path for name in shown for path in _fields(groups[name])),
         bool(restriction.rows),
     )
 
@@ -163,12 +202,17 @@ def _require_conditions(
     for condition in restriction.rows:
         for path in condition.paths:
             top = path[0]
-            ids, ids_now = (_ids(columns.get(top, ())).get(path) for columns in (groups, now))
-            if ids is None or ids != ids_now or taken.count(top.casefold()) != 1:
+            then, latest = (_fields(columns.get(top, ())).get(path) for columns in (groups, now))
+            if then is None or latest is None or then.id != latest.id or taken.count(top.casefold()) != 1:
                 raise AccessDenied(
                     f"you may read some rows of the table {table}, and its version lacks a column by which the policy "
                     "selects them; ask an administrator to correct the policy. Nothing was read"
                 )
+        if unfit(condition, [field for group in groups.values() for field in group]) is not None:
+            raise AccessDenied(
+                f"you may read some rows of the table {table}, and the policy selects them by a constant of another "
+                "type than its column; ask an administrator to correct the policy. Nothing was read"
+            )
 
 
 def _columns(fields: Sequence[SchemaField]) -> dict[str, list[SchemaField]]:
@@ -182,23 +226,19 @@ def _columns(fields: Sequence[SchemaField]) -> dict[str, list[SchemaField]]:
     return found
 
 
-def _ids(group: Sequence[SchemaField]) -> dict[tuple[str, ...], int]:
-    """Return the ids of a column and of the fields of its structs, by their paths."""
-    found: dict[tuple[str, ...], int] = {}
+def _fields(group: Sequence[SchemaField]) -> dict[tuple[str, ...], SchemaField]:
+    """Return a column and the fields of its structs, by their paths."""
+    found: dict[tuple[str, ...], SchemaField] = {}
     structs: dict[int, tuple[str, ...]] = {}
     for place, field in enumerate(group):
         above = structs.get(field.parent_id)
         if above is None and place:
             continue
         path = (*(above or ()), field.name)
-        found[path] = field.id
+        found[path] = field
         if field.logical_type == "struct":
             structs[field.id] = path
     return found
-
-
-def _paths(group: Sequence[SchemaField]) -> Set[tuple[str, ...]]:
-    return _ids(group).keys()
 
 
 def _shows_other_rows(field: SchemaField) -> bool:

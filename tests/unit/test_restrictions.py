@@ -6,16 +6,18 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from lancekeep.adapters.authorization.policy_file import read_policy
+from lancekeep.application.rows.sealed_batches import sealed
 from lancekeep.domain.authorization import Decision, Policy, Principal
 from lancekeep.domain.conditions import condition_of, expression_of, path_of
 from lancekeep.domain.errors import AccessDenied, ColumnNotFound, InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import SchemaField
-from lancekeep.domain.restrictions import RESTRICTED, Restriction, readable, united
+from lancekeep.domain.restrictions import RESTRICTED, Restriction, readable, unfit, united
 from lancekeep.domain.rights import BATCHES, RIGHT_OF, Right, name_of, permission_of
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.restricted import RestrictedOperations
@@ -352,3 +354,60 @@ def test_paths_are_read_as_the_engine_reads_them() -> None:
     for text in ("a.", ".a", "a b", "a, b", "a + b", "'a'", "", "*", "a.*", "`a", "1"):
         with pytest.raises(ColumnNotFound):
             path_of(text)
+
+
+@pytest.mark.parametrize(
+    ("rows", "path"),
+    [
+        ("t = 'x' AND n IN (1, null) AND NOT b AND d < DATE '2020-01-01' AND m > '2020-01-01'", None),
+        ("x IS NULL AND t IS NOT NULL", None),
+        ("NOT (t = 5)", ("t",)),
+        ("n BETWEEN 1 AND 'x'", ("n",)),
+        ("t < DATE '2020-01-01'", ("t",)),
+        ("5 < x", ("x",)),
+        ("x LIKE 'a'", ("x",)),
+        ("n", ("n",)),
+        ("t IS TRUE", ("t",)),
+        ("n LIKE '1%'", ("n",)),
+    ],
+)
+def test_a_constant_has_the_kind_of_its_column(rows: str, path: tuple[str, ...] | None) -> None:
+    """Of another kind, the engine converts the values of the column, and fails at what it cannot convert."""
+    types = {
+        "t": "string",
+        "n": "int32",
+        "b": "bool",
+        "d": "date32:day",
+        "m": "timestamp:us:-",
+        "x": "decimal:128:38:2",
+    }
+    table = fields(*((name, at, kind) for at, (name, kind) in enumerate(types.items())))
+    assert unfit(condition_of(rows), table) == path
+    if path is not None:
+        with pytest.raises(AccessDenied, match="another type"):
+            readable(table, table, Restriction(None, frozenset([condition_of(rows)])), "t")
+
+
+def test_batches_show_nothing_of_the_rows_between_them() -> None:
+    def given(*sizes: int) -> list[pa.RecordBatch]:
+        rows = iter(range(sum(sizes)))
+        numbers = [[next(rows) for _ in range(size)] for size in sizes]
+        words = pa.array(["hidden", "a", "b"])
+        kind = pa.dictionary(pa.int8(), pa.string())
+        return [
+            pa.record_batch(
+                [
+                    pa.array(each, pa.int64()),
+                    pa.DictionaryArray.from_arrays(pa.array([1 + one % 2 for one in each], pa.int8()), words),
+                ],
+                pa.schema([("n", pa.int64()), ("d", kind)]),
+            )
+            for each in numbers
+        ]
+
+    one, two = (given(*sizes) for sizes in ((3, 0, 8192, 5, 10000), (18200,)))
+    found = [list(sealed(iter(each), each[0].schema)) for each in (one, two)]
+    assert [[batch.num_rows for batch in each] for each in found] == [[8192, 8192, 1816]] * 2
+    assert all(first.equals(second) for first, second in zip(*found, strict=True))
+    assert all("hidden" not in batch["d"].dictionary.to_pylist() for batch in found[0])
+    assert list(sealed(iter([]), one[0].schema)) == []

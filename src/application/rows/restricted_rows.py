@@ -16,7 +16,7 @@ from lancekeep.domain.conditions import condition_of, expression_of, path_of, re
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, Retryable, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest import SchemaField
-from lancekeep.domain.restrictions import Readable, Restriction, readable
+from lancekeep.domain.restrictions import Readable, Restriction, readable, unfit
 from lancekeep.format.schema import arrow_schema
 from lancekeep.format.table_version import parse_manifest
 from lancekeep.ports.rows import Query
@@ -192,6 +192,12 @@ def _condition(text: str | None, columns: Readable, restriction: Restriction) ->
     found = condition_of(text)
     for path in found.paths:
         require_path(path, columns.paths)
+    wrong = unfit(found, columns.fields)
+    if wrong is not None:
+        raise InvalidInput(
+            f"the condition compares {'.'.join(wrong)!r} with a constant of another type, or a decimal; give a "
+            "constant of the column's type"
+        )
     return f"({restriction.condition}) AND ({found.text})"
 
 
