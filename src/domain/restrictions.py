@@ -120,11 +120,14 @@ def kinds_of(logical_type: str) -> frozenset[str]:
 
 
 def unfit(condition: Condition, fields: Sequence[SchemaField]) -> tuple[str, ...] | None:
-    """Return the path of a column whose type does not fit a constant of a condition; None without one.
+    """Return the path of a column whose type does not fit a constant.
 
     Args:
         condition: The condition, whose columns exist.
         fields: The fields of the table.
+
+    Returns:
+        None if each constant fits its column.
     """
     types = {path: field.logical_type for group in _columns(fields).values() for path, field in _fields(group).items()}
     return next((path for path, kind in sorted(condition.compared) if kind not in kinds_of(types[path])), None)

@@ -35,7 +35,7 @@ from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
-from lancekeep.ports.table_structure import NewIndex
+from lancekeep.ports.table_structure import FieldMetadata, NewIndex
 
 WORLDS = {"worlda": (0, 0), "worldb": (1, 0), "worldc": (0, 1), "worldd": (1, 1)}
 """The namespaces: the number of their hidden columns, and the number of their hidden rows."""
@@ -184,6 +184,8 @@ def fill(catalog: lancekeep.Catalog, world: str) -> None:
     catalog.write(name, old.append_column("later", pa.array([f"{PLANTED}-{at}" for at in old["id"].to_pylist()])))
     catalog.structure.drop_columns(name, ["later"])
     catalog.structure.add_columns(name, {"later": "id * 2"})
+    note = {"lancekeep.note": f"{PLANTED}_{WORLDS[world]}"}
+    catalog.structure.set_field_metadata(name, [FieldMetadata(path, note) for path in ("age", "profile.city")])
     catalog.tags.create(name, "first", 1)
     catalog.branches.create(name, "side", version=1)
     catalog.tags.create(name, "aside", 1, branch="side")
@@ -368,7 +370,6 @@ ATTACKS: dict[str, tuple[str, Any]] = {
             "source_query": json.dumps({"table": ["{world}", "people"]}),
         },
     ),
-    "page of the table": ("GET /table/{world}/people", None),
     "a tag that is missing": (f"{T}/tags/version", {"tag": "none"}),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lancekeep.adapters.authorization.policy_file import read_policy
-from lancekeep.application.rows.sealed_batches import sealed
+from lancekeep.application.rows.sealed_batches import bare, sealed
 from lancekeep.domain.authorization import Decision, Policy, Principal
 from lancekeep.domain.conditions import condition_of, expression_of, path_of
 from lancekeep.domain.errors import AccessDenied, ColumnNotFound, InvalidInput
@@ -21,6 +21,7 @@ from lancekeep.domain.restrictions import RESTRICTED, Restriction, readable, unf
 from lancekeep.domain.rights import BATCHES, RIGHT_OF, Right, name_of, permission_of
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.restricted import RestrictedOperations
+from lancekeep.entrypoints.page.authorized import Access
 
 ADA = Principal("key:ada", frozenset({"analysts"}))
 TABLE = ObjectId.of("hr.people")
@@ -74,6 +75,8 @@ def test_restricted_grants_add_no_right(tmp_path: Path) -> None:
     assert policy.subtrees(ADA, ObjectId(), [permission_of("list_events")]) == []
     assert policy.subtrees(ADA, ObjectId(), [permission_of("list_tables")]) == [TABLE]
     assert policy.sees(ADA, TABLE.parent)
+    assert not Access(ADA, policy).may_read(TABLE)  # so no page shows it
+    assert not Access(ADA, policy).sees(TABLE)
     assert policy.decide(Principal("key:bob"), permission_of("query_table"), TABLE) is Decision.HIDDEN
 
 
@@ -386,6 +389,23 @@ def test_a_constant_has_the_kind_of_its_column(rows: str, path: tuple[str, ...] 
     if path is not None:
         with pytest.raises(AccessDenied, match="another type"):
             readable(table, table, Restriction(None, frozenset([condition_of(rows)])), "t")
+
+
+def test_schemas_show_no_metadata_but_the_names_of_extension_types() -> None:
+    note, extension = {"note": "salary"}, {"ARROW:extension:name": "my.kind"}
+    inner = pa.field("a", pa.int64(), metadata=note)
+    kinds = (
+        *(pa.int64(), pa.struct([inner]), pa.list_(inner), pa.large_list(inner), pa.list_(inner, 2)),
+        pa.map_(pa.field("k", pa.string(), nullable=False, metadata=note), pa.field("v", pa.int64(), metadata=note)),
+    )
+    given = pa.schema(
+        [pa.field(f"f{at}", kind, metadata=note | extension) for at, kind in enumerate(kinds)], {"pandas": "salary"}
+    )
+    found = bare(given)
+    assert found.equals(given)
+    assert b"salary" in given.serialize().to_pybytes()
+    assert b"salary" not in found.serialize().to_pybytes()
+    assert found.field("f0").metadata == {b"ARROW:extension:name": b"my.kind"}
 
 
 def test_batches_show_nothing_of_the_rows_between_them() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from lancekeep.application.rows.sealed_batches import sealed
+from lancekeep.application.rows.sealed_batches import bare, sealed
 from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.column_names import plain_path, quoted
 from lancekeep.domain.conditions import condition_of, expression_of, path_of, require_path
@@ -49,7 +49,7 @@ class RestrictedRows:
         query = restricted(query, columns, restriction)
         with _quiet():
             reader = self._engine.rows.scan(dataset, query)
-        schema = reader.schema.remove_metadata()  # pandas writes the names of all columns there
+        schema = bare(reader.schema)
         batches = sealed(_batches(reader), schema) if restriction.rows else _renamed(_batches(reader), schema)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -73,7 +73,7 @@ class RestrictedRows:
         The ``pyarrow.Schema`` has no metadata.
         """
         dataset, columns = self._opened(table, restriction, version)
-        return dataset.version, arrow_schema(columns.fields, {})
+        return dataset.version, bare(arrow_schema(columns.fields, {}))
 
     def _opened(self, table: ObjectId, restriction: Restriction, version: int | None) -> tuple[Any, Readable]:
         dataset = self._writes.open(table, version, None, None)
