@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.application.retry import Retry
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Put, Remove, SetProperties
+from lancekeep.domain.change_feed import ChangeCursor
 from lancekeep.domain.errors import (
     AccessDenied,
     ConcurrentModification,
@@ -380,6 +382,44 @@ def test_large_change_is_waited_for(store: ManifestStore) -> None:
     assert change(store, lambda view: [Put(entry) for entry in entries]).version == 1
     assert seconds_for(len(entries)) > seconds_for(1) + 5
     assert len(ids(store.view())) == len(entries)
+
+
+class Explained(Database):
+    """Keeps the plans of its statements."""
+
+    plans: list[str]
+
+    def connect(self) -> BoundedConnection:
+        connection = super().connect()
+        connection.execute("LOAD 'auto_explain'")
+        connection.execute("SELECT set_config('auto_explain.log_min_duration', '0', false)")
+        connection.execute("SELECT set_config('auto_explain.log_level', 'notice', false)")
+        connection.add_notice_handler(lambda notice: self.plans.append(notice.message_primary or ""))
+        return connection
+
+
+def test_plans_of_an_empty_catalog_suit_a_large_one(url: str) -> None:
+    with closing(elsewhere(url, Explained)) as store:
+        database = store._database
+        assert isinstance(database, Explained)
+        database.plans = []
+        create(store, "a")
+
+        def indexes(act: Callable[[CatalogView], object]) -> set[str]:
+            view = store.view()
+            database.plans.clear()
+            act(view)
+            return set(re.findall(r"(?:using|Scan on) (entry_[a-z]+)", "".join(database.plans)))
+
+        a = ObjectId.of("a")
+        assert indexes(lambda view: change(store, lambda view: [Remove("a")])) == {"entry_pkey"}
+        assert indexes(lambda view: view.find("b")) == {"entry_pkey"}
+        assert indexes(lambda view: view.children(a, TABLE)) == {"entry_child"}
+        assert indexes(lambda view: list(view.descendants(a))) == {"entry_pkey"}
+        assert indexes(lambda view: list(view.all_of(TABLE))) == {"entry_type"}
+        assert indexes(lambda view: view.owner_of("a/b")) == {"entry_location"}
+        assert indexes(lambda view: store.feed.versions(ChangeCursor(0, ""), 10)) == {"entry_pkey"}
+        assert indexes(lambda view: store.clean_up()) == {"entry_ended"}
 
 
 def test_change_that_is_made_after_the_deadline_is_made_once(

@@ -63,6 +63,8 @@ ON CONFLICT DO NOTHING
 _SECURED = "SELECT row_security_active('{schema}.catalog')"
 # A part of the statement that reads another table would read it as before the wait for the lock.
 _LOCKED_VIEW = f"{_CATALOG}, NULL {_NAMED} FOR UPDATE"
+# Any current entry is valid since this version or an earlier one. That condition is about a third column of the key, so
+# the planner prefers the key to an index with only two of the columns, also if the tables are empty while it plans.
 # The update of the catalog decides: the other parts take the new version from it, and do nothing without it. The log of
 # changes makes the statement idempotent, so that it settles a lost reply. The token of the version tells apart two
 # versions with one number: one was lost when the server was restored from a backup.
@@ -77,7 +79,8 @@ WITH won AS (
     RETURNING id, version
 ), ended AS (
     UPDATE {{schema}}.entry SET until = won.version FROM won
-    WHERE entry.catalog = won.id AND entry.object_id = ANY(%(changed)s::text[]) AND entry.until = {LAST}
+    WHERE entry.catalog = won.id AND entry.object_id = ANY(%(changed)s::text[]) AND entry.since <= %(version)s
+        AND entry.until = {LAST}
 ), entered AS (
     INSERT INTO {{schema}}.entry
         (catalog, since, object_id, parent, name, object_type, location, metadata, extension)
@@ -104,7 +107,8 @@ WITH oldest AS (
     DELETE FROM {{schema}}.change USING oldest WHERE catalog = %(catalog)s AND change.version < oldest.version
     RETURNING change.version
 ), removed AS (
-    DELETE FROM {{schema}}.entry USING oldest WHERE catalog = %(catalog)s AND until <= oldest.version
+    DELETE FROM {{schema}}.entry USING oldest
+    WHERE catalog = %(catalog)s AND until <= oldest.version AND until < {LAST}
 )
 SELECT count(*) FROM forgotten
 """

@@ -38,7 +38,8 @@ FROM kept
 LEFT JOIN bounded ON earlier < %(limit)s
 LEFT JOIN LATERAL (
     SELECT since, {COLUMNS} FROM {{schema}}.entry
-    WHERE cost > 0 AND catalog = %(catalog)s AND object_id = ANY(changed) AND (since = version OR until = version)
+    WHERE cost > 0 AND catalog = %(catalog)s AND object_id = ANY(changed) AND since <= version
+        AND (since = version OR until = version)
 ) AS entry ON true
 ORDER BY version
 """

@@ -26,10 +26,14 @@ PAGE = 1000
 OBJECT, OWNER = "object", "owner"
 """What is asked: the entry of an id, or the owner of a location."""
 COLUMNS = "object_id, object_type, location, metadata, extension"
+# A session may plan a statement while the tables are empty. Then all indexes cost alike, and the one with most columns
+# of the condition wins. The key has the columns catalog, object_id and since: it wins with `_ENTRIES` and an id. With
+# `_NOT_BY_ID`, only the catalog is left to it.
 _ENTRIES = "FROM {schema}.entry WHERE catalog = %(catalog)s AND since <= %(version)s AND until > %(version)s"
+_NOT_BY_ID = _ENTRIES.replace("since", "since + 0")
 _FIND = f"SELECT {COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
 _CHILDREN = f"""
-SELECT name {_ENTRIES} AND parent = %(parent)s AND object_type = %(object_type)s AND name >= %(first)s
+SELECT name {_NOT_BY_ID} AND parent = %(parent)s AND object_type = %(object_type)s AND name >= %(first)s
 ORDER BY name LIMIT %(limit)s
 """
 _BETWEEN = f"""
@@ -37,15 +41,15 @@ SELECT {COLUMNS} {_ENTRIES} AND object_id >= %(first)s AND object_id < %(high)s 
 """
 _FROM = f"SELECT {COLUMNS} {_ENTRIES} AND object_id >= %(first)s ORDER BY object_id LIMIT {PAGE}"
 _OF_TYPE = f"""
-SELECT {COLUMNS} {_ENTRIES} AND object_type = %(object_type)s AND object_id >= %(first)s
+SELECT {COLUMNS} {_NOT_BY_ID} AND object_type = %(object_type)s AND object_id >= %(first)s
 ORDER BY object_id LIMIT {PAGE}
 """
 _OWNER = f"""
 SELECT {COLUMNS} FROM (
-    (SELECT {COLUMNS}, 1 AS choice {_ENTRIES} AND location = ANY(%(ancestors)s::text[])
+    (SELECT {COLUMNS}, 1 AS choice {_NOT_BY_ID} AND location = ANY(%(ancestors)s::text[])
      ORDER BY length(location) DESC, object_type <> '{TABLE}' LIMIT 1)
     UNION ALL
-    (SELECT {COLUMNS}, 2 {_ENTRIES} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
+    (SELECT {COLUMNS}, 2 {_NOT_BY_ID} AND location > %(below)s AND location < %(beyond)s ORDER BY location LIMIT 1)
 ) AS owner ORDER BY choice LIMIT 1
 """
 # A clean-up removes the change of a version before the entries that only this version and earlier ones have. Then this
