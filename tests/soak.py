@@ -17,6 +17,9 @@ SOAK = {
         "TestS3InAContainer",
     },
     "tests/integration/test_appends.py": {
+        "test_another_schema_and_a_large_append_commit_alone[redis]",
+        "test_another_schema_and_a_large_append_commit_alone[files]",
+        "test_another_schema_and_a_large_append_commit_alone[conditional-put]",
         "[conditional-put-s3",
         *(
             f"test_another_schema_and_a_large_append_commit_alone[{variant}]"
@@ -50,6 +53,7 @@ SOAK = {
         "[sqlite on s3",
     },
     "tests/integration/test_commit_digests.py": {
+        "test_other_engines_ignore_the_records[lancedb]",
         *(
             f"test_every_kind_of_commit_records_its_files[{variant}]"
             for variant in (
@@ -66,6 +70,7 @@ SOAK = {
         "test_our_server_conforms[]",
     },
     "tests/integration/test_copy_catalog_faulty_servers.py": {
+        "test_fault_of_any_request_loses_and_doubles_no_entry[404-lancekeep]",
         *(
             f"test_fault_of_any_request_loses_and_doubles_no_entry[{variant}]"
             for variant in (
@@ -106,6 +111,7 @@ SOAK = {
         "test_of_four_processes_one_creates_the_table_on_s3",
     },
     "tests/integration/test_digests.py": {
+        "test_digests_stay_valid[checked]",
         *(
             f"test_digests_stay_valid[{variant}]"
             for variant in (
@@ -121,6 +127,8 @@ SOAK = {
         "test_kills_lose_and_repeat_no_event[40]",
     },
     "tests/integration/test_hive_home.py": {
+        "test_change_that_is_killed_anywhere_is_made_or_not[5]",
+        "test_change_with_a_lost_reply_is_made_once[5]",
         "test_change_that_is_killed_anywhere_is_made_or_not[2]",
     },
     "tests/integration/test_hive_metastore.py": {
@@ -128,6 +136,7 @@ SOAK = {
         "test_spark_pylance_and_lancedb_share_a_catalog_in_the_metastore",
     },
     "tests/integration/test_index_kinds.py": {
+        "test_indexed_tables_are_healthy_and_can_be_cloned_moved_and_compacted[__lance_frag_reuse-conditional-put://-v2]",
         *(
             f"test_indexed_tables_are_healthy_and_can_be_cloned_moved_and_compacted[{variant}]"
             for variant in (
@@ -137,6 +146,9 @@ SOAK = {
         ),
     },
     "tests/integration/test_index_verification.py": {
+        "test_entries_of_replaced_values_are_found[LABEL_LIST]",
+        "test_rows_that_an_index_lost_are_found[BITMAP]",
+        "test_rows_that_an_index_lost_are_found[INVERTED]",
         *(
             f"test_entries_of_replaced_values_are_found[{variant}]"
             for variant in (
@@ -156,6 +168,8 @@ SOAK = {
         ),
     },
     "tests/integration/test_interoperability.py": {
+        "test_each_call_is_answered_alike[manifest first]",
+        "test_after_every_step_both_show_the_same[manifest first-in turn, lancekeep first]",
         *(
             f"test_after_every_step_both_show_the_same[{variant}]"
             for variant in (
@@ -185,6 +199,7 @@ SOAK = {
         "test_killed_driver_loses_and_repeats_no_work",
     },
     "tests/integration/test_killed_operations.py": {
+        "test_killed_operation_is_repeated_or_repaired[relocate]",
         *(
             f"test_killed_operation_is_repeated_or_repaired[{variant}]"
             for variant in (
@@ -200,6 +215,7 @@ SOAK = {
         ),
     },
     "tests/integration/test_lance_ray.py": {
+        "test_writes_appends_and_overwrites_are_seen",
         "test_columns_indexes_and_compaction",
         *(
             f"test_writes_appends_and_overwrites_are_seen[{variant}]"
@@ -210,6 +226,7 @@ SOAK = {
         ),
     },
     "tests/integration/test_lancedb.py": {
+        "test_every_operation_of_a_table_succeeds[dynamodb]",
         *(
             f"test_threads_lose_no_row[{variant}]"
             for variant in (
@@ -231,6 +248,9 @@ SOAK = {
         "test_rows_of_lsm_writes_are_counted_kept_and_merged[sqlite]",
     },
     "tests/integration/test_direct_commits.py": {
+        "test_direct_commit_is_held_until_it_is_adopted_or_discarded[hive]",
+        "test_stopped_decision_is_completed[after-adopt]",
+        "test_stopped_decision_is_completed[before-discard]",
         "[file",
         *(
             f"{test}[hive]"
@@ -242,7 +262,7 @@ SOAK = {
     },
     "tests/integration/test_managed_tables.py": {
         "[file",
-        "[hive-",
+        "[hive",
         *(
             f"test_crash_during_a_change_in_a_server_loses_no_version[{variant}]"
             for variant in (
@@ -256,6 +276,7 @@ SOAK = {
         "test_migration_that_dies_at_any_call_is_completed_by_the_next[]",
     },
     "tests/integration/test_mixed_manifest_names.py": {
+        "test_mixture_of_pylance_is_never_changed_until_it_is_migrated[conditional-put on s3-renamed11]",
         *(
             f"test_mixture_of_pylance_is_never_changed_until_it_is_migrated[{variant}]"
             for variant in (
@@ -266,6 +287,7 @@ SOAK = {
         ),
     },
     "tests/integration/test_modes.py": {
+        "[s3-conditional-put",
         *(
             f"test_table_in_the_root_supports_every_operation[{variant}]"
             for variant in (
@@ -278,11 +300,18 @@ SOAK = {
         "test_page_of_departures_matches_the_native_namespace",
     },
     "tests/integration/test_namespace_operations.py": {
+        "[s3-root-'_v",
+        "[s3-root-'\\xe9\\xe9",
+        "[s3-root-'emoji",
+        "[s3-root-'e\\u",
+        "[s3-root-'q",
         "[s3-child",
         *(f"[s3-root-'{beginning}" for beginning in (".", "C", "h", "n", "p", "t", "x")),
         "test_rename_loses_no_acknowledged_append[sqlite]",
     },
     "tests/integration/test_native_writers.py": {
+        "test_killed_writer_loses_nothing_and_does_not_block[dynamodb]",
+        "test_branches_have_histories_of_their_own[conditional-put-s3]",
         *(
             f"test_four_processes_of_two_threads_append_to_one_table[{variant}]"
             for variant in (
@@ -306,6 +335,19 @@ SOAK = {
     },
     "tests/integration/test_page_browser.py": {
         "test_catalog_of_a_million_tables",
+        *(
+            f"test_every_page_is_accessible_and_fits[{page}]"
+            for page in (
+                "/?namespace=ml&sort=change",
+                "/api?model=QueryTableRequest",
+                "/compare",
+                "/search?q=",
+                "/t/ml.deep.files/commits",
+                "/t/ml.deep.files/files",
+                "/t/ml.features?filter=nope&page=2",
+                "/t/ml.images",
+            )
+        ),
         "test_history_of_ten_thousand_versions",
     },
     "tests/integration/test_processes.py": {
@@ -348,6 +390,8 @@ SOAK = {
         "test_sessions_of_connect_share_a_process_that_may_be_killed",
     },
     "tests/integration/test_spark_memory.py": {
+        "test_plan_size_does_not_grow_with_fragments",
+        "test_memory_does_not_grow_with_table_size[copy]",
         *(
             f"test_memory_does_not_grow_with_table_size[{variant}]"
             for variant in (
@@ -365,6 +409,7 @@ SOAK = {
         "test_failing_task_commits_nothing[overwrite]",
     },
     "tests/integration/test_spark_updates.py": {
+        "test_updates_of_indexed_columns_leave_no_entries_of_old_values[plain]",
         "test_first_update_creates_the_branch[plain]",
         *(
             f"test_merges_give_rows_of_the_model[{variant}]"
@@ -402,7 +447,11 @@ SOAK = {
         *(
             f"test_every_invariant_holds_in_every_state[{variant}]"
             for variant in (
+                "1 writers (1 commits), 1 hasty, 2 faults, 1 rows lost, from version 1",
                 "2 writers (1+1 commits), 1 cleaners, 2 faults, from version 1",
+                "2 writers (1+1 commits), 1 readers, 2 faults, from version 0",
+                "2 writers (2+1 commits), 1 cleaners, from version 1",
+                "2 writers (2+2 commits), 1 readers, from version 1",
                 "2 writers (1+1 commits), 1 faults, 1 failovers, from version 2",
                 "2 writers (2+1 commits), 1 readers, 1 faults, from version 1",
             )
@@ -411,13 +460,17 @@ SOAK = {
     "tests/model/test_mutations.py": {
         *(
             f"test_without_a_fault_the_same_settings_are_sound[{variant}]"
-            for variant in ("2 writers (1+1 commits), 2 faults, 1 rows lost, from version 1",)
+            for variant in (
+                "2 writers (1+1 commits), 1 cleaners, 1 faults, from version 1",
+                "2 writers (1+1 commits), 2 faults, 1 rows lost, from version 1",
+            )
         ),
     },
     "tests/model/test_transactions.py": {
         "test_all_or_none_in_every_state[opposite orders and a reader]",
     },
     "tests/readers/test_readers.py": {
+        "test_every_reader_sees_acknowledged_rows_on_s3",
         *(
             f"test_every_reader_sees_acknowledged_rows[{variant}]"
             for variant in (
@@ -425,6 +478,18 @@ SOAK = {
                 "v2",
             )
         ),
+    },
+    "tests/contracts/test_hive_commit_store.py": {
+        "test_killed_metastore_and_database_are_unavailable_and_keep_rows",
+    },
+    "tests/integration/test_served_maintenance.py": {
+        "test_a_server_maintains_the_tables_of_its_callers[off]",
+    },
+    "tests/attacks/test_hostile_callers.py": {
+        "test_uploads_that_stall_hold_no_thread[content-length: 1000000]",
+    },
+    "tests/integration/test_completion.py": {
+        "test_without_a_cache_commands_are_completed[relative]",
     },
     "tests/unit/test_packaging.py": {
         "test_twine_accepts_both_distributions",
@@ -457,11 +522,11 @@ SOAK = {
 
 
 KEPT = {
-    "tests/contracts/test_commit_stores.py::TestDynamoDBInContainer::test_one_of_racing_processes_wins_each_version",
     "tests/contracts/test_object_stores.py::TestS3InAContainer::test_one_of_racing_creators_wins",
     "tests/integration/test_appends.py::test_appends_follow_deletes_compaction_and_new_columns[conditional-put-s3]",
     "tests/integration/test_cleanup.py::test_files_of_tags_branches_and_clones_are_kept[conditional-put on s3]",
     "tests/integration/test_managed_tables.py::test_storage_managed_tables_move_and_return[hive-None]",
+    "tests/integration/test_managed_tables.py::test_table_is_managed_by_the_manager_that_its_property_names[hive]",
     "tests/integration/test_repair.py::test_incomplete_manifest_is_removed[conditional-put on s3]",
     "tests/integration/test_tiering.py::test_commits_beside_the_move_are_kept[conditional-put on s3]",
 }

@@ -34,7 +34,7 @@ METADATA = (
     "_transactions/*.txn",
 )
 CONTENT = (*METADATA[:2], *METADATA[4:], "data/*.lance", "_indices/*/*")
-FLIPS = 8
+FLIPS = 5
 CHEAP: dict[str, Any] = {"deep": False, "digests": False, "indexes": False, "progress": lambda *position: None}
 
 

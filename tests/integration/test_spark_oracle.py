@@ -31,7 +31,7 @@ pytestmark = [
 SEED = 20261122
 TOGETHER = 12
 """The number of queries of one job."""
-MUTATIONS = int(os.environ.get("LANCEKEEP_SPARK_MUTATIONS", "2"))
+MUTATIONS = int(os.environ.get("LANCEKEEP_SPARK_MUTATIONS", "1"))
 SELECTS = 8 * MUTATIONS
 
 CHEAP = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}

@@ -30,7 +30,7 @@ from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.naming import final_path
 
 TESTS = Path(__file__).parents[1]
-SEEDS = range(150)
+SEEDS = range(100)
 ONE_SEED = pytest.mark.skipif("LANCEKEEP_SEED" in os.environ, reason="one seed is asked for")
 
 

@@ -369,7 +369,7 @@ def downwards(field: PartitionField, rows: pa.Table) -> list[Any]:
     return [None if value is None else value - value % 2 for value in values]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(case=columns_and_bounds())
 def test_pruning_keeps_every_matching_row(case: tuple[pa.Table, dict[str, list[Any]]]) -> None:
     """Every row is a partition of its own; what the engine finds without partitions is the truth."""
