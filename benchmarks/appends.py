@@ -261,6 +261,26 @@ def drive(
     Returns:
         As `run_clients`. The first client has the number ``first``; each one appends at least once.
     """
+
+    def request(client: int, number: int) -> bytes:
+        return insertion(rows_of(client, number, rows), keyed)
+
+    return drive_requests(host, port, clients, seconds, first, request)
+
+
+def drive_requests(
+    host: str,
+    port: int,
+    clients: int,
+    seconds: float,
+    first: int,
+    request: Callable[[int, int], bytes],
+    answered: Callable[[bytes], object] = lambda body: None,
+) -> tuple[list[float], list[tuple[int, int]], float]:
+    """Send each client's requests one after the other; see `drive`.
+
+    ``request`` receives the client and the number of a request, ``answered`` the body of each answer.
+    """
     latencies: list[float] = []
     acknowledged: list[tuple[int, int]] = []
     began = time.monotonic()
@@ -269,7 +289,7 @@ def drive(
 
         def send(client: int, number: int, connection: socket.socket) -> None:
             started = time.perf_counter()
-            connection.sendall(insertion(rows_of(client, number, rows), keyed))
+            connection.sendall(request(client, number))
             selector.register(connection, selectors.EVENT_READ, (client, number, started, bytearray(), connection))
 
         for client in range(first, first + clients):
@@ -287,6 +307,7 @@ def drive(
                 if not head.startswith(b"HTTP/1.1 200"):
                     raise RuntimeError(f"{head[:200]!r} {body[:500]!r}")
                 latencies.append(time.perf_counter() - started)
+                answered(body)
                 if client >= 0:
                     acknowledged.append((client, number))
                 selector.unregister(connection)

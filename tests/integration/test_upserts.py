@@ -27,9 +27,10 @@ from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
+from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.rows.waiting_upserts import Upsert
 from lancekeep.domain.commit import Changed
-from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+from lancekeep.domain.errors import EngineFailed, InvalidInput, StoreUnavailable
 from lancekeep.ports.rows import MergeCounts, MergeRule
 from lancekeep.testing.concurrency import race
 
@@ -181,6 +182,47 @@ def test_upsert_that_fails_or_has_to_commit_alone_leaves_the_others_of_its_group
         found["violates"].result()
     assert isinstance(found["wide"].exception(), lancekeep.LancekeepError)
     assert Counter(plain(catalog).to_table()["id"].to_pylist()) == Counter((0, 1, 2, 2, 10, 12, 13))
+
+
+def test_rows_that_the_engine_refuses_leave_the_other_upserts_together(
+    tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(*range(10)))
+    merge = LanceRows.merge
+
+    def refused(self: LanceRows, dataset: Any, source: Any, rule: MergeRule) -> Any:
+        rows = source.read_all()
+        if 666 in rows["id"].to_pylist():
+            raise EngineFailed("the engine failed on these rows")
+        commit, counts = merge(self, dataset, rows.to_reader(), rule)
+        if 13 in rows["id"].to_pylist():
+            counts = MergeCounts(counts.inserted + 1, counts.updated - 1, 0)
+        return commit, counts
+
+    monkeypatch.setattr(LanceRows, "merge", refused)
+    keys = [1, 2, 13, 3, 666, 4, 5, 6]
+    _, *running = together.run(
+        lambda: upsert(catalog, people(0)), [partial(upsert, catalog, people(key, by=key)) for key in keys]
+    )
+    found = dict(zip(keys, running, strict=True))
+    assert isinstance(found[666].exception(), EngineFailed)
+    assert found[13].result()[1] == MergeCounts(2, -1, 0), "the counts of the engine, which are all its own"
+    others = [found[key].result() for key in (1, 2, 3, 4, 5, 6)]
+    assert [counts for _, counts in others] == [MergeCounts(0, 1, 0)] * 6
+    assert len({change.version for change, _ in others}) < 6
+    assert rows_of(catalog) == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 0, 8: 0, 9: 0, 13: 13}
+
+
+def test_least_number_is_a_key_that_disturbs_no_group(tmp_path: Path, together: Together) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(1, -(2**63)))
+    assert upsert(catalog, people(-(2**63), by=5))[1] == MergeCounts(0, 1, 0)
+    _, *answers = together.run(
+        lambda: upsert(catalog, people(0)), [partial(upsert, catalog, people(key, by=1)) for key in (1, 2**63 - 1)]
+    )
+    assert len({answer.result()[0].version for answer in answers}) == 1
+    assert rows_of(catalog) == {0: 0, 1: 1, -(2**63): 5, 2**63 - 1: 1}
 
 
 OTHERS: dict[str, Callable[[lance.LanceDataset], object]] = {
@@ -415,6 +457,38 @@ def test_interrupt_while_a_committer_starts_blocks_no_later_upsert(
     later.join(60)
     assert not later.is_alive()
     assert rows_of(catalog) == {1: 0, 3: 0}
+
+
+class _Crash(BaseException):
+    """The process ends here."""
+
+
+def test_upsert_that_dies_before_its_commit_leaves_files_that_a_clean_up_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(1, 2))
+    directory = Path(plain(catalog).uri.removeprefix("file://"))
+
+    def files() -> set[str]:
+        return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+
+    before = files()
+
+    def crash(*given: Any) -> None:
+        raise _Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableTransactions, "commit_staged", crash)
+        with pytest.raises(_Crash):
+            upsert(catalog, people(1, 5, by=1))
+    assert any(name.startswith("_versions/d") for name in files() - before), "a detached version was staged"
+    catalog.write("u", people(1))  # the newest manifest stands for now
+    catalog.upkeep.cleanup(older_than=0.0)
+    assert files() > before, "the files are not older than the grace time"
+    catalog.upkeep.cleanup(older_than=0.0, grace=0.0)
+    assert files() == before
+    assert rows_of(catalog) == {1: 0, 2: 0}
 
 
 def test_caller_that_may_not_read_a_base_path_merges_nothing(tmp_path: Path) -> None:

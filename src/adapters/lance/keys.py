@@ -11,6 +11,9 @@ import pyarrow as pa
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.upserts import Key
 
+_UNSTATED = -(2**63)
+"""A number that SQL of the engine cannot state: it takes the sign for an operator."""
+
 
 def keys_of(rows: pa.Table, on: Sequence[str]) -> frozenset[Key] | None:
     """Return the keys of rows; see `RowEngine.keys`.
@@ -23,7 +26,9 @@ def keys_of(rows: pa.Table, on: Sequence[str]) -> frozenset[Key] | None:
     if any(column.null_count or not _is_comparable(column.type) for column in columns):
         return None
     keys = frozenset(zip(*(column.to_pylist() for column in columns), strict=True))
-    return keys if len(keys) == rows.num_rows else None
+    if len(keys) < rows.num_rows or any(_UNSTATED in key for key in keys):
+        return None
+    return keys
 
 
 def conforms(rows: pa.Table, schema: pa.Schema) -> bool:

@@ -27,6 +27,7 @@ from lancekeep.domain.commit import Changed
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
     ConcurrentModification,
+    EngineFailed,
     InvalidInput,
     LancekeepError,
     StoreUnavailable,
@@ -186,19 +187,25 @@ class Upserts:
     # -- one group ----------------------------------------------------------------------------------------------
 
     def _commit(self, line: UpsertLine, group: Sequence[Upsert]) -> None:
-        began, left = self._clock(), group
+        began = self._clock()
+        self._commit_divided(line.table, group)
+        line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=False)
+
+    def _commit_divided(self, table: ObjectId, group: Sequence[Upsert]) -> None:
+        left = group
         try:
             while left:
-                left = self._commit_together(line.table, left)
+                left = self._commit_together(table, left)
         except BaseException as error:  # a fault of this process: whether it came before the commit is not known
             for upsert in left:
-                upsert.error = upsert.error or error
-        line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=False)
+                if upsert.done is None:
+                    upsert.error = upsert.error or error
 
     def _commit_together(self, table: ObjectId, group: Sequence[Upsert]) -> Sequence[Upsert]:
         """Commit a group, or divide it.
 
-        An error before the commit sends every upsert to the engine alone, which commits it or raises its own error.
+        An error before the commit that rows may have caused divides the group into halves, to find the upsert. Other
+        errors before the commit send every upsert to the engine alone, which commits it or raises its own error.
 
         Returns:
             The upserts to commit together next.
@@ -229,6 +236,10 @@ class Upserts:
         except Exception as error:
             for upsert in group if attempt.has_begun else ():
                 upsert.error = error
+            if not attempt.has_begun and isinstance(error, _OF_ROWS) and len(group) > 1:
+                middle = len(group) // 2
+                self._commit_divided(table, group[:middle])
+                return group[middle:]
         else:
             for upsert, counts in zip(group, attempt.counts, strict=True):
                 upsert.done = change, counts
@@ -241,6 +252,14 @@ class _Divided(LancekeepError):
     def __init__(self, rest: Sequence[Upsert]) -> None:
         super().__init__("some upserts of the group fail, or have to commit alone")
         self.rest = rest
+
+
+class _Uncounted(LancekeepError):
+    """The keys that were found do not explain what the merge inserts and updates; nothing was committed."""
+
+
+_OF_ROWS = (InvalidInput, EngineFailed, _Uncounted)
+"""The errors that the rows of one upsert may cause."""
 
 
 class _Merge:
@@ -274,7 +293,7 @@ class _Merge:
             self.counts = [together] if found is None else [_count(upsert, found) for upsert in self._group]
             sums = sum(each.inserted for each in self.counts), sum(each.updated for each in self.counts)
             if sums != (together.inserted, together.updated):
-                raise _Divided(())
+                raise _Uncounted(f"{self._table}: the merge counts {together}, and the keys count {sums}")
             self.has_begun = True
             return commit()
 

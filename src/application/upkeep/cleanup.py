@@ -31,7 +31,7 @@ from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsup
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE
-from lancekeep.domain.naming import ManifestName, NamingScheme, final_names
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, is_detached_name
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.protection import protector
 from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
@@ -67,11 +67,12 @@ class _Branch:
 
     def add_manifest(self, name: str, info: ObjectInfo) -> None:
         parsed = ManifestName.parse(name)
-        if parsed is None:
+        either = ManifestName.parse(name[1:]) if is_detached_name(name) else parsed
+        if either is not None and either.is_generated:
+            self.staged.append(info)
+        elif parsed is None:
             if ".manifest" in name:
                 self.others.append(info)
-        elif parsed.is_generated:
-            self.staged.append(info)
         elif parsed.is_staged:  # a copy that a user made stays
             self.others.append(info)
         elif parsed.version not in self.versions:
@@ -339,7 +340,8 @@ class Cleanup:
     def _is_claimed(self, branch: _Branch, staged: ObjectInfo) -> bool:
         """Return whether a row points at a staged manifest: its version is decided."""
         name = ManifestName.parse(staged.key.rpartition("/")[2])
-        assert name is not None  # it would not count as staged
+        if name is None:
+            return False  # a detached version has no row
         row = self._retry(lambda: self.ledger.commits.rows.get(branch.root.base_uri, name.version))
         return row is not None and row.path == staged.key
 
