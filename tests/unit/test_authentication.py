@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import hmac
 import inspect
+import itertools
 import json
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -86,9 +89,13 @@ def test_a_damaged_key_file_keeps_the_last_keys_and_is_reported(file: Path, capl
 
 def test_a_key_file_that_others_may_read_is_refused(file: Path) -> None:
     KeyFile(file).create("ada")
-    file.chmod(0o640)
-    with pytest.raises(InvalidInput, match="chmod 600"):
-        ApiKeys(file)
+    owners = (0, 10001) if os.getuid() == 0 else (os.getuid(),)
+    for owner, mode in itertools.product(owners, (0o600, 0o640, 0o604, 0o660)):
+        os.chown(file, owner, -1)
+        file.chmod(mode)
+        read_by_others = mode not in (0o600, 0o600 if owner else 0o640)  # a mounted secret is root's, read by a group
+        with pytest.raises(InvalidInput, match="chmod 600") if read_by_others else nullcontext():
+            ApiKeys(file)
 
 
 def test_a_rotated_key_and_its_successor_are_valid_until_the_overlap_is_over(file: Path) -> None:

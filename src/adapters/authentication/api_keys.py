@@ -145,7 +145,9 @@ class KeyFile:
         """
         try:
             with open(self.path, "rb") as file:
-                if os.fstat(file.fileno()).st_mode & 0o077:
+                status = os.fstat(file.fileno())
+                # A system such as Kubernetes mounts secrets as files of root that a group may read.
+                if status.st_mode & (0o077 if status.st_uid else 0o037):
                     raise InvalidInput(f"other users may access {self.path}; restrict it with `chmod 600 {self.path}`")
                 content = json.loads(file.read())
         except OSError as error:
