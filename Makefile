@@ -21,7 +21,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 ENGINES := pylance-4.0.2 pylance-13.0.0
 
-.PHONY: help demo test older hive quick check docs dist format soak bench setup engines lock clean java
+.PHONY: help demo test older hive quick check chart docs dist format soak bench setup engines lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -87,6 +87,12 @@ hive: $(VENV)/installed-test ## test with a Hive Metastore of release 4, which M
 	@LANCEKEEP_NO_SKIP= LANCEKEEP_HIVE_JARS=$(CURDIR)/build/hive-$(or $(HIVE),4.0.1) $(BIN)/python -m pytest -q -k "hive or Hive" \
 	    tests/integration/test_hive_client.py tests/integration/test_hive_home.py tests/integration/test_namespace_behaviours.py \
 	    tests/contracts/test_hive_commit_store.py tests/contracts/test_manifest_stores.py
+
+chart: export PATH := $(CURDIR)/build/helm-$(or $(HELM),3.17.3):$(PATH)
+chart: $(VENV)/installed-test ## test the Helm chart with a Helm that Go builds: make chart HELM=3.17.3
+	@[ -x build/helm-$(or $(HELM),3.17.3)/helm ] || GOBIN=$(CURDIR)/build/helm-$(or $(HELM),3.17.3) \
+	    go install helm.sh/helm/v3/cmd/helm@v$(or $(HELM),3.17.3)
+	@LANCEKEEP_NO_SKIP=1 $(BIN)/python -m pytest -q -m "soak or not soak" -k chart tests/integration/test_server_example.py
 
 docs: $(VENV)/installed-test ## build the documentation site in site/; fail on a warning or a broken internal link
 	@mkdir -p typings && ln -sfn ../src typings/lancekeep

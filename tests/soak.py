@@ -383,6 +383,9 @@ SOAK = {
         ),
         "test_unreadable_latest_version_is_reported_and_kept[conditional-put on s3-]",
     },
+    "tests/integration/test_server_example.py": {
+        "test_a_server_runs_with_what_the_chart_renders",
+    },
     "tests/integration/test_server_soak.py": {
         "test_clients_of_a_server_that_restarts_lose_and_double_nothing",
     },

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,12 +23,15 @@ import pytest
 import yaml
 from deployments import bucket, s3_options
 
+from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.adapters.rest.routes import ROUTES
 from lancekeep.entrypoints.cli.serve import serve
 from lancekeep.entrypoints.rest.settings import PORT, ServerSettings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "server"
+CHART = EXAMPLE / "helm"
+SETTINGS = 'root = "s3://b/lake"\ncommit_store = "conditional-put://"\n[server]\nthreads = 8\n'
 ARROW = "application/vnd.apache.arrow.stream"
 
 
@@ -105,6 +109,84 @@ def test_alerts_and_dashboard_ask_for_metrics_that_the_server_has(tmp_path: Path
     outcomes = {name for query in queries for name in re.findall(r'outcome="(\w+)"', query)}
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "server.md").read_text()))
     assert outcomes <= documented
+
+
+def test_the_values_of_the_chart_have_a_schema() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["properties"].keys() - {"global", "nameOverride"} == values.keys()
+    for name, value in values.items():
+        if isinstance(value, dict) and (fields := schema["properties"][name].get("properties")):
+            assert fields.keys() == value.keys(), name
+    assert re.search(schema["properties"]["settings"]["pattern"], SETTINGS)
+    assert values["shutdownSeconds"] == ServerSettings().shutdown_seconds
+    assert values["service"]["port"] == PORT
+
+
+def rendered(tmp_path: Path, **values: Any) -> list[dict[str, Any]]:
+    """Return the objects of the chart, as Helm makes them.
+
+    Raises:
+        ValueError: Helm refuses the values.
+    """
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    for action in (["lint", "--strict"], ["template", "prod"]):
+        line = ["helm", *action, str(CHART), "--values", str(tmp_path / "values.yaml")]
+        run = subprocess.run(line, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            raise ValueError(run.stdout + run.stderr)
+    return [each for each in yaml.safe_load_all(run.stdout) if each]
+
+
+def test_a_server_runs_with_what_the_chart_renders(tmp_path: Path) -> None:
+    """A server takes the arguments, variables and files of the container, below another directory."""
+    if shutil.which("helm") is None:
+        pytest.skip("no Helm on the PATH: make chart")
+    needed = {"settings": SETTINGS, "keysSecret": "keys"}
+    for values, message in (
+        ({"settings": SETTINGS}, "keysSecret is empty"),
+        ({"settings": "", "keysSecret": "keys"}, "settings"),
+        ({**needed, "replica": 3}, "replica"),
+        ({**needed, "shutdownSeconds": 0}, "shutdownSeconds"),
+        ({**needed, "minAvailable": 2}, "no node could be drained"),
+        ({**needed, "policySecret": "p", "policyConfigMap": "p"}, "one policy"),
+        ({**needed, "ingress": {"enabled": True}}, r"ingress\.host is empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rendered(tmp_path, **values)
+    optional = {
+        "policyConfigMap": "policy",
+        "environmentSecret": "storage",
+        "ingress": {"enabled": True, "host": "lake.example", "tlsSecret": "lake"},
+        "serviceMonitor": True,
+    }
+    objects = rendered(tmp_path, **needed, **optional)
+    kinds = {each["kind"]: each for each in objects}
+    assert len(kinds) == len(objects) == 7
+    pod = kinds["Deployment"]["spec"]["template"]
+    assert pod["metadata"]["labels"].items() >= kinds["Service"]["spec"]["selector"].items()
+    assert pod["spec"]["terminationGracePeriodSeconds"] > ServerSettings().shutdown_seconds
+    (container,) = pod["spec"]["containers"]
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["spec"]["volumes"]}
+    assert container["ports"][0]["containerPort"] == PORT
+    assert container["envFrom"] == [{"secretRef": {"name": "storage"}}]
+
+    def here(text: str) -> str:
+        return text.replace("/etc/lancekeep", str(tmp_path))
+
+    settings = kinds["ConfigMap"]["data"]["lancekeep.toml"].replace("s3://b", f"file://{tmp_path}")
+    (tmp_path / "lancekeep.toml").write_text(settings)
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "policy.toml").write_text('[[grants]]\nrole = "admin"\non = ""\nprincipals = ["*"]\n')
+    (tmp_path / "keys").mkdir()
+    _, key = KeyFile(tmp_path / "keys" / "keys.json").create("ada")
+    variables = {each["name"]: here(each["value"]) for each in container["env"]}
+    environment = {**os.environ, **variables, "LANCEKEEP_SERVER__HOST": "127.0.0.1"}
+    with server([here(each) for each in container["args"]], environment) as uri:
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert httpx.get(uri + container[probe]["httpGet"]["path"]).status_code == 200
+        assert httpx.get(f"{uri}/v1/namespace/$/table/list").status_code == 401
+        assert httpx.get(f"{uri}/v1/namespace/$/table/list", headers={"x-api-key": key}).json()["tables"] == []
 
 
 def expanded(value: str, environment: Mapping[str, str]) -> str:
