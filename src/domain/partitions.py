@@ -196,6 +196,17 @@ def require_alone(view: CatalogView, spec: PartitionSpec) -> None:
             )
 
 
+def require_unchanged(view: CatalogView, read: Sequence[Partition]) -> None:
+    """Check that the partitions are those that were read, at their versions.
+
+    Raises:
+        ConcurrentModification: a partition was added, changed or dropped.
+    """
+    found = [partition for spec in specs_of(view.properties).values() for partition in partitions_of(view, spec)]
+    if {each.table.id: _state(each) for each in found} != {each.table.id: _state(each) for each in read}:
+        raise ConcurrentModification("partitions that were read have changed since; nothing was published")
+
+
 def made_up_properties(view: CatalogView, object_id: ObjectId) -> dict[str, str]:
     """Return the derived properties of a namespace in a partitioned catalog.
 

@@ -687,3 +687,39 @@ def test_first_rows_are_planned_before_the_partitions_exist(open_catalog: Open) 
     assert ids(namespace, [("country", "=", "NL")]) == [7]
     with pytest.raises(AlreadyExists):
         catalog.partitions.begin_create(SCHEMA, BY)
+
+
+def test_changes_of_several_partitions_are_published_once(open_catalog: Open) -> None:
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
+    namespace.write(ROWS)
+
+    def delete(dataset: Any) -> Any:
+        dataset.delete("true")
+        return dataset
+
+    read, plan = namespace.scan(), namespace.begin_write()
+    by_values = {part.values: part.table.id for part in read.partitions}
+    first, second = by_values[2025, "NL"], by_values[1969, "NL"]
+    acts = {first: delete, second: delete}
+    namespace.write(rows(5, country="US"))
+    with pytest.raises(ConcurrentModification, match="have changed since"):
+        namespace.change(plan, read, acts, exactly=True)
+    assert ids(namespace) == [1, 2, 3, 4, 5]
+    namespace.change(plan, read, {first: delete})  # what was committed before is not published; US may change
+    assert ids(namespace) == [2, 3, 4, 5]
+    with pytest.raises(ConcurrentModification, match="the same partitions"):
+        namespace.change(plan, read, acts)  # the first partition is not as it was read
+    again = namespace.scan()
+    assert sum(dataset.count_rows() for part, dataset in again.datasets() if part.table.id == second) == 1
+    namespace.change(namespace.begin_write(), again, {part.table.id: delete for part in again.partitions}, exactly=True)
+    assert ids(namespace) == []
+    namespace.write(ROWS)
+    assert ids(namespace) == [1, 2, 3, 4]
+
+
+def test_tasks_that_write_a_new_partition_share_its_directory(open_catalog: Open) -> None:
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
+    plan = namespace.begin_write()
+    [first, again] = (plan.place((2025, "NL"), shared=True) for _ in range(2))
+    assert first == again != namespace.begin_write().place((2025, "NL"), shared=True)
+    assert first != plan.place((2025, "US"), shared=True)

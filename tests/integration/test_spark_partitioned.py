@@ -18,7 +18,9 @@ import lancekeep
 import lancekeep.spark
 from lancekeep import PartitionBy
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.entrypoints.spark.sql import partitioned, workers
+from lancekeep.application.partitions.writing import PartitionWritePlan
+from lancekeep.entrypoints.spark.sql import partitioned_scan, workers
+from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,7 +98,7 @@ def test_join_reads_only_the_partitions_of_its_keys(
         planned.append(len(tasks))
         return plan(jvm, tasks)
 
-    monkeypatch.setattr(partitioned, "partitions", counted)
+    monkeypatch.setattr(partitioned_scan, "partitions", counted)
     join = "SELECT d.id FROM lake.dataset d JOIN dimension v ON d.country = v.c WHERE v.w = 'x'"
     assert lake.sql(join) == [(3,)]
     assert planned[-1] == 1
@@ -173,6 +175,90 @@ def test_query_creates_a_partitioned_table(spark: SparkSession, tmp_path: Path) 
         assert {values: sorted(ids.to_pylist()) for values, ids in found.items()} == {(0,): [0, 2, 4], (1,): [1, 3]}
 
 
+_NL, _FR, _DE = (1, 2025, "NL", 2.0), (106, None, "FR", 0.0), (5, 2026, "DE", 3.0)
+_BE = [(number, None, "BE", None) for number in (6, 8, 9, 10)]
+_MERGED = [_NL, (2, 2025, "NL", None), (5, 2030, "DE", 50.0), (7, None, "NL", None)]
+
+CHANGES: dict[str, list[tuple[Any, ...]]] = {
+    "UPDATE {} SET f = f + 1 WHERE country = 'NL' AND id < 3 OR id + 0 = 3": [
+        *(_NL, (2, 2025, "NL", None), (3, 2025, "US", None), (4, 2024, "NL", 2.0), _DE, (6, None, None, 0.0)),
+    ],
+    "UPDATE {} SET country = 'FR', id = id + 100 WHERE country IS NULL OR id = 3": [  # to two new partitions
+        *(_NL, (2, 2025, "NL", None), (103, 2025, "FR", None), (4, 2024, "NL", 2.0), _DE, _FR),
+    ],
+    "DELETE FROM {} WHERE at < TIMESTAMP '2025-01-01 00:00:00Z'": [
+        *(_NL, (2, 2025, "NL", None), (103, 2025, "FR", None), _DE, _FR),
+    ],
+    "DELETE FROM {} WHERE id IN (SELECT max(id) FROM {})": [
+        *(_NL, (2, 2025, "NL", None), (103, 2025, "FR", None), _DE),
+    ],
+    "MERGE INTO {} t USING (SELECT id, id * 10 AS n FROM range(5, 9)) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET f = n, at = TIMESTAMP '2030-01-01 12:00:00Z' "
+    "WHEN NOT MATCHED THEN INSERT (id, country) VALUES (s.id, if(s.id = 7, 'NL', 'BE')) "
+    "WHEN NOT MATCHED BY SOURCE AND country = 'FR' THEN DELETE": [*_MERGED, *_BE[:2]],
+    "MERGE INTO {} t USING (SELECT id FROM range(6, 11)) s ON t.id = s.id "
+    "WHEN NOT MATCHED THEN INSERT (id, country) VALUES (s.id, 'BE')": [*_MERGED, *_BE],
+    "MERGE INTO {} t USING (SELECT explode(array(8, 8)) AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE": [
+        *(*_MERGED, _BE[0], *_BE[2:]),
+    ],
+    "UPDATE {} SET id = id WHERE id = 99": [*_MERGED, _BE[0], *_BE[2:]],
+    "TRUNCATE TABLE {}": [],
+}
+"""Statements that run one after the other, and the rows after each: id, year, country and f."""
+
+
+def test_changes_of_rows_reach_their_partitions(lake: Lake) -> None:
+    lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    before = 0
+    for statement, expected in CHANGES.items():
+        lake.sql(statement.format("lake.dataset", "lake.dataset"))
+        found = []
+        for part, dataset in lake.namespace.scan().datasets():
+            for row in lance.dataset(dataset.uri, version=part.version).to_table().to_pylist():
+                year, f = row["at"] and row["at"].year, row["f"]
+                assert (year, row["country"]) == part.values, statement
+                found.append((row["id"], year, row["country"], None if f != f else f))
+        assert sorted(found) == sorted(expected), statement
+        published = sum(part.version or 0 for part in lake.namespace.scan().partitions)
+        assert (published == before) == ("99" in statement), statement
+        before = published
+    assert lake.sql("SELECT * FROM lake.dataset") == []
+
+
+def test_refused_changes_change_no_partition(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    lake.spark.conf.set("spark.lancekeep.wap.branch", "audit")
+    try:
+        for statement in (
+            "DELETE FROM lake.dataset",
+            "UPDATE lake.dataset SET f = 1",
+            f"INSERT INTO lake.dataset {ROWS}",
+        ):
+            with pytest.raises(PySparkException, match="partitions have no branches"):
+                lake.sql(statement.partition(" AS v")[0])
+    finally:
+        lake.spark.conf.unset("spark.lancekeep.wap.branch")
+    begin = PartitionedTable._begin
+
+    def late(table: PartitionedTable) -> PartitionWritePlan:
+        monkeypatch.undo()
+        lake.namespace.write(pa.table({"id": [7], "at": [None], "country": ["ZZ"], "f": [None]}, schema=SCHEMA))
+        return begin(table)
+
+    for statement in (
+        "MERGE INTO lake.dataset t USING (SELECT id FROM range(7, 9)) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+        "UPDATE lake.dataset SET country = 'ZZ', at = NULL WHERE id = 1",
+    ):
+        monkeypatch.setattr(PartitionedTable, "_begin", late)
+        with pytest.raises(PySparkException, match="Run the statement again"):
+            lake.sql(statement)
+    assert lake.ids() == [1, 2, 3, 4, 5, 6, 7, 7]
+    monkeypatch.setattr(PartitionedTable, "_begin", late)
+    lake.sql("DELETE FROM lake.dataset WHERE country = 'NL'")  # the other write adds to another partition
+    assert lake.ids() == [3, 5, 6, 7, 7, 7]
+
+
 def test_date_range_reads_only_its_months(spark: SparkSession, tmp_path: Path) -> None:
     with lancekeep.spark.install(spark, "made", str(tmp_path / "made")) as catalog:
         spark.sql("CREATE TABLE made.dataset (at DATE, ts TIMESTAMP) PARTITIONED BY (months(at), hours(ts))")
@@ -217,7 +303,7 @@ def test_other_statements_change_no_partition(lake: Lake) -> None:
     lake.namespace.write(pa.table({"id": [1], "at": [None], "country": ["NL"], "f": [None]}, schema=SCHEMA))
     for statement, error in [
         ("INSERT OVERWRITE lake.dataset SELECT 7L, NULL, 'DE', 1d", "does not support"),
-        ("DELETE FROM lake.dataset WHERE country = 'NL'", "does not support"),
+        ("INSERT INTO lake.dataset REPLACE WHERE country = 'NL' SELECT 7L, NULL, 'NL', 1d", "does not support"),
         ("SELECT * FROM lake.dataset VERSION AS OF 3", "has no versions; each partition has its own"),
         ("INSERT INTO lake.dataset SELECT 'x', NULL, NULL, NULL", "CAST_INVALID_INPUT|CANNOT_SAFELY_CAST"),
     ]:

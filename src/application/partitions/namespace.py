@@ -8,7 +8,7 @@ published version never becomes visible (``docs/adr/0026``).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -177,6 +177,33 @@ class PartitionedNamespace:
         """
         writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
         return writer.run(written)
+
+    def change(
+        self,
+        plan: PartitionWritePlan,
+        read: Scan,
+        acts: Mapping[ObjectId, Callable[[Any], Any]],
+        created: Sequence[WrittenPartition] = (),
+        *,
+        exactly: bool = False,
+    ) -> None:
+        """Change rows of partitions, and publish all partitions atomically.
+
+        Args:
+            plan: A plan of `begin_write`, with which ``created`` were written.
+            read: The scan whose rows are changed.
+            acts: The changes by table. Each takes a ``lance.LanceDataset`` with the rows that were read, and commits
+                one version with pylance.
+            created: The new partitions, each once.
+            exactly: Whether all partitions must be as they were read, not only the changed ones.
+
+        Raises:
+            ConcurrentModification: Other writers changed the same partitions. Nothing was published.
+            Refused: Readers use a branch or tag of a partition.
+            CommitUnknown, StoreUnavailable: As for `write`.
+        """
+        writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
+        writer.change(read.partitions, acts, created, exactly=exactly)
 
     def abandon(self, written: Iterable[WrittenPartition]) -> None:
         """Remove the directories of new partitions that were not published. Idempotent."""

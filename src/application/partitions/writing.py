@@ -7,8 +7,9 @@ committed after the published version never becomes visible (``docs/adr/0026``).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 import attrs
@@ -27,6 +28,7 @@ from lancekeep.domain.errors import (
     Damaged,
     InvalidInput,
     LancekeepError,
+    Refused,
     StoreUnavailable,
     VersionTaken,
 )
@@ -53,6 +55,7 @@ from lancekeep.domain.partitions import (
     partition_of,
     publish,
     require_main,
+    require_unchanged,
     table_of,
 )
 from lancekeep.domain.table import Table, new_location
@@ -87,17 +90,19 @@ class PartitionWritePlan:
     salt: str
     stable_row_ids: bool = False
 
-    def place(self, values: Values) -> tuple[WritePlan, str | None]:
+    def place(self, values: Values, *, shared: bool = False) -> tuple[WritePlan, str | None]:
         """Return the plan for a partition, and the location if the partition is new.
 
-        Every call returns another location for a new partition.
+        Every call returns another location for a new partition, unless several tasks write it: then ``shared`` gives
+        each task the same one.
         """
         mode = WriteMode(self.mode)
         found = self.known.get(key_of(values))
         if found is not None:
             return WritePlan(found[0], found[1], self.storage_options, self.schema, mode, 1, False), None
         table = self.table_of(values)
-        location = new_location(table, secrets.token_hex(4))
+        digest = sha256(f"{table.key} {self.salt}".encode()).hexdigest()
+        location = new_location(table, digest[:8] if shared else secrets.token_hex(4))
         return self.at(table, location), location
 
     def table_of(self, values: Values) -> ObjectId:
@@ -167,6 +172,66 @@ class PartitionWriter:
             for part in parts:
                 self._forget(part)
             raise
+
+    def change(
+        self,
+        read: Sequence[Partition],
+        acts: Mapping[ObjectId, Callable[[Any], Any]],
+        created: Sequence[WrittenPartition],
+        *,
+        exactly: bool,
+    ) -> None:
+        """Change rows of partitions, add partitions, and publish all of it atomically.
+
+        Args:
+            read: The partitions that were read.
+            acts: The changes by table. Each takes the rows that were read, as a dataset, and commits one version.
+            created: The new partitions.
+            exactly: Whether all partitions must be as they were read, not only those that change.
+        """
+        parts = [_Part(each) for each in created if each.fragments]
+        bases = [partition for partition in read if partition.table.id in acts]
+
+        def decide(view: CatalogView) -> tuple[list[Change], None]:
+            self._require_same(view)
+            if exactly:
+                require_unchanged(view, read)
+            first = [part.publication for part in parts if part.publication is not None]
+            changes: list[Change] = [columns_of(self.plan.spec, self.plan.schema)]
+            for spec in specs_of(view.properties).values():
+                changed = [each for each in publications if each.base is not None and each.base.spec == spec]
+                changes += publish(view, spec, changed + (first if spec == self.plan.spec else []))
+            return changes, None
+
+        try:
+            for part in parts:
+                part.publication = self._first(part.written)
+            publications = at_once(self._changed, bases, [acts[base.table.id] for base in bases])
+            self.ledger.apply(decide)
+        except StoreUnavailable:
+            raise  # the outcome is unknown, so the written files stay
+        except Exception as error:
+            for part in parts:
+                self._forget(part)
+            if isinstance(error, (Overtaken, VersionTaken)):
+                raise ConcurrentModification(
+                    "other writers changed the same partitions; nothing was published"
+                ) from error
+            raise
+
+    def _changed(self, base: Partition, act: Callable[[Any], Any]) -> Publication:
+        """Commit a change as a version directly after the rows of ``base``."""
+        require_main(base.table.id, base.branch, base.tag)
+        if base.version is None:
+            raise Refused(
+                f"the partition {base.table.id} has no published version, because other software wrote it; nothing was "
+                "changed. Append a row to the partition first."
+            )
+        start = base.version
+        if start != self._latest(self.places.dataset_root(base.table)):
+            start = self.engine.restore(base.table.id, start).version
+        version = self.writes.change_unpublished(base.table.id, act, start).version
+        return Publication(base.values, base.table.id, base.table.location, base, version)
 
     def _publish(self, parts: list[_Part]) -> list[Partition]:
         pending = parts

@@ -32,3 +32,11 @@ def mode_of(mode: str) -> WriteMode:
         return WriteMode(mode)
     except ValueError:
         raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
+
+
+def is_stream(data: Any) -> bool:
+    """Return whether rows are still to be produced.
+
+    The table that the writer has opened may change while they are.
+    """
+    return hasattr(data, "read_next_batch")

@@ -26,7 +26,7 @@ from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.version_times import history_name, latest_at
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.write_checks import after_checks, mode_of, until_committed
+from lancekeep.application.rows.write_checks import after_checks, is_stream, mode_of, until_committed
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
@@ -121,7 +121,7 @@ class Writes:
             self._require_columns(object_id, reader.schema)
         if properties and replaces and not self._ledger.guarantees.properties:
             raise self._ledger.guarantees.refusal(f"cannot store the properties of {object_id}")
-        if write_mode is WriteMode.APPEND and not properties and not _is_stream(data):
+        if write_mode is WriteMode.APPEND and not properties and not is_stream(data):
             self._declarations.require_row_ids(object_id, stable)
             return self._append(object_id, reader)
         refuse_to_share()
@@ -262,6 +262,16 @@ class Writes:
             self.note(table.id, branch, merged)
 
         watched.settle(table.id, merge)
+        return committed
+
+    def change_unpublished(self, object_id: ObjectId, act: Callable[[Any], Any], after: int) -> Committed:
+        """Commit a native change of a partition directly after a version.
+
+        The caller publishes it.
+        """
+        refuse_to_share()
+        committed = self._commit_watched(object_id, act, after, None, True, None)
+        self.note(object_id, None, committed)
         return committed
 
     def note(self, object_id: ObjectId, branch: str | None, committed: Committed, *, after: int | None = None) -> None:
@@ -536,8 +546,3 @@ class Writes:
         except Damaged as error:
             return f"its latest version {latest.version} cannot be read: {error}"
         return None
-
-
-def _is_stream(data: Any) -> bool:
-    """Return whether rows are still to be produced, while the table that the writer has opened may change."""
-    return hasattr(data, "read_next_batch")

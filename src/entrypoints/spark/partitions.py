@@ -109,12 +109,13 @@ def read_partitioned(
 def _keyed(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        for values, part in split(rows, _values(batch, plan)):
+        for values, part in split(rows, partition_values(batch, plan)):
             key = pa.array([repr(key_of(values))] * part.num_rows, pa.string())
             yield from part.append_column(_KEY, key).combine_chunks().to_batches()
 
 
-def _values(batch: pa.RecordBatch, plan: PartitionWritePlan) -> list[pa.Array]:
+def partition_values(batch: pa.RecordBatch, plan: PartitionWritePlan) -> list[pa.Array]:
+    """Return the values of each partition field for rows in Spark's types."""
     fitted = pa.Table.from_batches([fit(batch, plan.schema)])
     return partition_arrays(fitted, plan.spec, plan.schema)
 
@@ -123,7 +124,7 @@ def _written(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Ite
     for _, runs in groupby(_runs(batches), key=itemgetter(0)):
         parts = (rows for _, rows in runs)
         first = next(parts)
-        arrays = _values(first.slice(0, 1), plan)
+        arrays = partition_values(first.slice(0, 1), plan)
         place, location = plan.place(tuple(column[0].as_py() for column in arrays))
         fragments = write_batches(chain([first], parts), place)
         values = pa.RecordBatch.from_arrays(arrays, names=[str(at) for at in range(len(arrays))])

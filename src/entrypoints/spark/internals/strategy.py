@@ -125,12 +125,12 @@ class RowDelta(NamedTuple):
     Attributes:
         operations: The numbers of a deleted, an updated and an inserted row.
         columns: The positions of the table's columns; none for a DELETE.
-        address: The position of the rows' old address.
+        identity: The positions of the columns that identify the old row; the address is the last.
     """
 
     operations: tuple[int, int, int]
     columns: tuple[int, ...]
-    address: int
+    identity: tuple[int, ...]
 
 
 def row_delta(driver: Driver, delta: Any) -> RowDelta:
@@ -140,7 +140,7 @@ def row_delta(driver: Driver, delta: Any) -> RowDelta:
     return RowDelta(
         (numbers.DELETE_OPERATION(), numbers.UPDATE_OPERATION(), numbers.INSERT_OPERATION()),
         tuple(_ordinals(row.get())) if row.isDefined() else (),
-        _ordinals(delta.projections().rowIdProjection())[0],
+        tuple(_ordinals(delta.projections().rowIdProjection())),
     )
 
 

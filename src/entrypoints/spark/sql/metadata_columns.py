@@ -48,8 +48,9 @@ class MetadataColumn(Proxy):
     class Java:
         implements = (CATALOG + "MetadataColumn",)
 
-    def __init__(self, jvm: Jvm, name: str, comment: str) -> None:
+    def __init__(self, jvm: Jvm, name: str, comment: str, kind: str = "long") -> None:
         self._jvm = jvm
+        self._kind = kind
         self._name = name
         self._comment = comment
 
@@ -57,7 +58,7 @@ class MetadataColumn(Proxy):
         return self._name
 
     def dataType(self) -> Any:
-        return self._jvm.java(TYPE).fromJson('"long"')
+        return self._jvm.java(TYPE).fromJson(f'"{self._kind}"')
 
     def isNullable(self) -> bool:
         return False

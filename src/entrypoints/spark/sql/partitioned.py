@@ -7,55 +7,60 @@ dynamic overwrite replaces the partitions that get rows in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
-import attrs
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.partitions.scan import Scan as PartitionScan
-from lancekeep.application.partitions.values import sources_by_id
-from lancekeep.application.partitions.writing import APPEND, OVERWRITE, WrittenPartition
+from lancekeep.application.partitions.writing import APPEND, OVERWRITE, PartitionWritePlan, WrittenPartition
 from lancekeep.application.upkeep.directory import NoDirectory
-from lancekeep.domain.column_names import quoted
-from lancekeep.domain.errors import NamespaceNotFound, Unsupported
+from lancekeep.domain.errors import ConcurrentModification, NamespaceNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.partition_rules import DATASET
+from lancekeep.domain.partitions import Partition
 from lancekeep.entrypoints.spark.arrow_types import key_of
-from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, INSERTABLE, READ, WRITE
-from lancekeep.entrypoints.spark.internals.schemas import arrow_of
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, INSERTABLE, WRITE
 from lancekeep.entrypoints.spark.internals.sessions import frame_of
 from lancekeep.entrypoints.spark.partitions import write_partitioned, written_partitions
-from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
-from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import WAP_BRANCH
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties
 from lancekeep.entrypoints.spark.sql.definitions import TableDefinition
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
-from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
-from lancekeep.entrypoints.spark.sql.scan import DriverScan
+from lancekeep.entrypoints.spark.sql.jvm import Jvm
+from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS, MetadataColumn
+from lancekeep.entrypoints.spark.sql.partition_changes import PARTITION, Act, PartitionedStatement, publish_rows
+from lancekeep.entrypoints.spark.sql.partitioned_scan import PartitionedScanBuilder, tests_of
+from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
+from lancekeep.entrypoints.spark.sql.row_level import OperationBuilder
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.table import PROVIDER
 from lancekeep.entrypoints.spark.sql.transforms import shown_transforms
-from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
-_REFERENCE = EXPRESSIONS + "NamedReference"
-_PREDICATE = EXPRESSIONS + "filter.Predicate"
-Test = tuple[Any, ...]
-"""A condition on a column, as `PartitionedNamespace.scan` takes it."""
+_METADATA = (
+    (PARTITION, "the name of the partition's table", "string"),
+    (
+        ROW_ADDRESS,
+        "the address of the row in its partition: its fragment * 2^32 + its position in the fragment",
+        "long",
+    ),
+)
+"""The metadata columns: name, comment and type."""
 
 
-class PartitionedTable(Relation):
+class PartitionedTable(Relation, Unmetered):
     """All partitions of a catalog as one table."""
 
     class Java:
-        implements = (CATALOG + "SupportsRead", CATALOG + "SupportsWrite")
+        implements = (
+            CATALOG + "SupportsRead",
+            CATALOG + "SupportsWrite",
+            CATALOG + "SupportsDeleteV2",
+            CATALOG + "SupportsRowLevelOperations",
+            CATALOG + "SupportsMetadataColumns",
+        )
 
     def __init__(self, jvm: Jvm, name: str, catalog: Catalog) -> None:
         self._jvm = jvm
@@ -84,7 +89,84 @@ class PartitionedTable(Relation):
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
         refuse_options(self._name, given_options(info.options()))
         self._require_main()
-        return PartitionedInsert(self._jvm, self._name, partial(write_partitioned, namespace=self._namespace))
+        return PartitionedInsert(self._jvm, self._name, self._insert)
+
+    def _insert(self, frame: DataFrame, mode: str, after: str | None) -> None:
+        """Publish new rows, with ``after`` only if the partitions are still as of this version."""
+        if after is None:
+            write_partitioned(frame, self._namespace, mode)
+            return
+        if after != self.version():
+            raise ConcurrentModification(f"{self._name} was changed while the statement was planned")
+        plan = self._begin()
+        publish_rows(self, plan, written_partitions(frame, plan), {}, exactly=True)
+
+    def version(self) -> str | None:
+        """Return a digest of the partitions and their versions."""
+        found = sorted((str(each.table.id), each.version, each.table.location) for each in self._partitions)
+        return blake2b(repr(found).encode(), digest_size=16).hexdigest()
+
+    # -- changes of rows ------------------------------------------------------------------------------------------
+
+    def metadataColumns(self) -> Any:
+        stored = frozenset(self._scan.schema.names)
+        columns = [MetadataColumn(self._jvm, *column) for column in _METADATA if column[0] not in stored]
+        return self._jvm.array(CATALOG + "MetadataColumn", columns)
+
+    def canRenameConflictingMetadataColumns(self) -> bool:
+        return False
+
+    def newRowLevelOperationBuilder(self, info: Any) -> OperationBuilder:
+        self._require_main()
+        taken = [name for name, *_ in _METADATA if name in self._scan.schema.names]
+        if taken:
+            raise Unsupported(
+                f"{self._name}: rows cannot be changed, because the column {taken[0]!r} has the name of a metadata "
+                "column; nothing was changed. Overwrite the partitions instead."
+            )
+        return OperationBuilder(self._jvm, PartitionedStatement(self._jvm, self, info.command()))
+
+    def canDeleteWhere(self, predicates: Iterable[Any]) -> bool:
+        example = next((dataset for _, dataset in self._scan.datasets()), None)
+        return example is None or all(translated(predicate, example) is not None for predicate in predicates)
+
+    def deleteWhere(self, predicates: Iterable[Any], options: Any = None) -> None:
+        self._require_main()
+        given = list(predicates)
+        found = self._scan.where(tests_of(given, self._scan.schema) or None)
+        acts: dict[str, Act] = {}
+        for partition, dataset in found.datasets():
+            texts = [translated(predicate, dataset) for predicate in given]
+            if None in texts:
+                raise Unsupported(f"{self._name}: only Spark can evaluate the condition; nothing was deleted")
+            condition = conjunction([text for text in texts if text is not None]) or "true"
+            if dataset.count_rows(condition):
+                acts[str(partition.table.id)] = partial(_deleted, condition=condition)
+        if acts:
+            self._publish(self._begin(), acts, (), exactly=False)
+
+    def truncateTable(self, options: Any = None) -> bool:
+        self.deleteWhere([])
+        return True
+
+    @property
+    def _partitions(self) -> Sequence[Partition]:
+        """The partitions that the statement reads."""
+        return self._scan.partitions
+
+    def _begin(self) -> PartitionWritePlan:
+        return self._namespace.begin_write(APPEND)
+
+    def _publish(
+        self,
+        plan: PartitionWritePlan,
+        acts: Mapping[str, Act],
+        created: Sequence[WrittenPartition],
+        *,
+        exactly: bool,
+    ) -> None:
+        by_id = {ObjectId.of(name): act for name, act in acts.items()}
+        self._namespace.change(plan, self._scan, by_id, created, exactly=exactly)
 
     def _require_main(self) -> None:
         """Check that the session writes to no branch, because partitions have no branches."""
@@ -94,137 +176,6 @@ class PartitionedTable(Relation):
                 f"{self._name}: the session writes to the branch {branch!r}, and partitions have no branches; nothing "
                 f"was changed. Unset {WAP_BRANCH}."
             )
-
-
-class PartitionedScanBuilder(Proxy):
-    """Accept the conditions and columns that Spark offers to push down."""
-
-    class Java:
-        implements = (READ + "SupportsPushDownV2Filters", READ + "SupportsPushDownRequiredColumns")
-
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan) -> None:
-        self._jvm = jvm
-        self._name = name
-        self._catalog = catalog
-        self._scan = scan
-        self._columns = spark_schema(scan.schema)
-        self._filters: list[str] = []
-        self._pushed: list[Any] = []
-
-    def pushPredicates(self, predicates: Iterable[Any]) -> Any:
-        given, rest = list(predicates), []
-        self._scan = self._scan.where(_tests(given, self._scan.schema) or None)
-        example = next((dataset for _, dataset in self._scan.datasets()), None)
-        for predicate in given:
-            text = None if example is None else translated(predicate, example)
-            if text is None:
-                rest.append(predicate)
-            else:
-                self._filters.append(text)
-                self._pushed.append(predicate)
-        return self._jvm.array(_PREDICATE, rest)
-
-    def pushedPredicates(self) -> Any:
-        return self._jvm.array(_PREDICATE, self._pushed)
-
-    def supportsIterativePushdown(self) -> bool:
-        return False
-
-    def pruneColumns(self, schema: Any) -> None:
-        self._columns = struct(schema)
-
-    def build(self) -> PartitionedScan:
-        return PartitionedScan(
-            self._jvm,
-            self._name,
-            self._catalog,
-            self._scan,
-            self._jvm.struct(self._columns),
-            conjunction(self._filters),
-        )
-
-
-class PartitionedScan(DriverScan):
-    """A scan of the partitions that can hold rows of a query.
-
-    Spark uses the object as the scan and its batch.
-    """
-
-    class Java:
-        implements = (READ + "SupportsRuntimeV2Filtering", READ + "Batch")
-
-    def __init__(
-        self,
-        jvm: Jvm,
-        name: str,
-        catalog: Catalog,
-        scan: PartitionScan,
-        schema: Any,
-        condition: str | None,
-    ) -> None:
-        super().__init__(jvm, schema)
-        self._name = name
-        self._catalog = catalog
-        self._condition = condition
-        self._scan = scan
-
-    def description(self) -> str:
-        partitions = f"{len(self._scan.partitions)} of {len(self._scan.partitions) + self._scan.skipped} partitions"
-        return f"{self._name}, {partitions}{', filter ' + self._condition if self._condition else ''}"
-
-    def filterAttributes(self) -> Any:
-        expressions = self._jvm.java(EXPRESSIONS + "Expressions")
-        read = struct(self._schema).names
-        return self._jvm.array(
-            _REFERENCE, [expressions.column(quoted(name)) for name in _sources(self._scan) if name in read]
-        )
-
-    def filter(self, predicates: Iterable[Any]) -> None:
-        """Drop the partitions that cannot hold a row which a join keeps.
-
-        The other partitions stay at the versions that the query has pinned.
-        """
-        self._scan = self._scan.where(_tests(predicates, self._scan.schema) or None)
-
-    def pushedPredicates(self) -> Any:
-        return self._jvm.array(_PREDICATE, [])
-
-    def supportsIterativePushdown(self) -> bool:
-        return False
-
-    def toBatch(self) -> PartitionedScan:
-        return self
-
-    def planInputPartitions(self) -> Any:
-        tasks = []
-        for partition, dataset in self._scan.datasets():
-            snapshot = Snapshot.of(self._catalog, dataset, partition.branch)
-            parts = neighbours(stored_fragments(dataset), dataset.count_rows())
-            tasks += [(snapshot, part.runs) for part in parts]
-        return partitions(self._jvm, tasks)
-
-    def createReaderFactory(self) -> Any:
-        wanted = arrow_of(struct(self._schema))
-        read = PartitionReader(self._scan.schema, wanted, self._condition).read
-        return reader_factory(self._jvm, read, self._schema)
-
-
-@attrs.frozen
-class PartitionReader:
-    """Read fragments of one partition; can be pickled."""
-
-    stored: pa.Schema
-    wanted: pa.Schema
-    condition: str | None
-
-    def read(self, task: tuple[Snapshot, Sequence[range]]) -> Iterator[pa.RecordBatch]:
-        snapshot, runs = task
-        reader = attrs.evolve(FragmentReader.of(snapshot, self.stored, self.wanted), filter=self.condition)
-        if self.wanted.names:
-            yield from reader.read(runs)
-            return
-        for _, addresses in reader.read_with(runs, None, ("_rowaddr",)):
-            yield pa.RecordBatch.from_struct_array(pa.array([{}] * addresses.num_rows, pa.struct([])))
 
 
 class PartitionedInsert(Unmetered):
@@ -238,14 +189,29 @@ class PartitionedInsert(Unmetered):
             WRITE + "SupportsDynamicOverwrite",
             WRITE + "V1Write",
             INSERTABLE,
+            "java.util.function.Consumer",
         )
 
     def __init__(self, jvm: Jvm, name: str, write: Callable[..., Any]) -> None:
-        """Create it; ``write`` takes the rows, and the mode as a keyword."""
+        """Create it.
+
+        Args:
+            jvm: The session's JVM.
+            name: The name of the table.
+            write: Takes the rows; as keywords the mode, and the version of the table that must not change.
+        """
         self._jvm = jvm
         self._name = name
         self._write = write
         self._mode = APPEND
+        self._after: str | None = None
+
+    def accept(self, read: Iterable[Any]) -> None:
+        """Publish only if no partition changes; see `write.Insert.accept`."""
+        self._after = next((table.version() for table in read if table.name() == self._name), None)
+
+    def andThen(self, after: Any) -> Any:
+        raise Unsupported("the planner strategy calls accept alone")
 
     def overwriteDynamicPartitions(self) -> PartitionedInsert:
         self._mode = OVERWRITE
@@ -258,7 +224,7 @@ class PartitionedInsert(Unmetered):
         return self
 
     def insert(self, data: Any, overwrite: bool) -> None:
-        self._write(frame_of(data, self._jvm.spark), mode=self._mode)
+        self._write(frame_of(data, self._jvm.spark), mode=self._mode, after=self._after)
 
     def description(self) -> str:
         return f"{self._mode} {self._name}"
@@ -299,7 +265,7 @@ class StagedPartitions(Relation, Unmetered):
         refuse_options(self._name, given_options(info.options()))
         return PartitionedInsert(self._jvm, self._name, self._write)
 
-    def _write(self, frame: DataFrame, mode: str) -> None:
+    def _write(self, frame: DataFrame, mode: str, after: str | None) -> None:
         self._written = written_partitions(frame, self._plan)
 
     def commitStagedChanges(self) -> None:
@@ -308,6 +274,11 @@ class StagedPartitions(Relation, Unmetered):
 
     def abortStagedChanges(self) -> None:
         """Do nothing: the files are unreachable, and clean-up removes them."""
+
+
+def _deleted(dataset: Any, condition: str) -> Any:
+    dataset.delete(condition)
+    return dataset
 
 
 def is_partitioned(catalog: Catalog) -> bool:
@@ -337,33 +308,3 @@ def require_partitioned(name: str, table: ObjectId, wanted: TableDefinition, *, 
             f"{name}: a partitioned table has no properties, defaults, rules and keys of its own; found {what}. Leave "
             "them out. ALTER NAMESPACE sets the properties of the catalog."
         )
-
-
-def _sources(scan: PartitionScan) -> list[str]:
-    """Return the columns whose values divide the partitions."""
-    sources = sources_by_id(scan.schema)
-    specs = {partition.spec.id: partition.spec for partition in scan.partitions}
-    numbers = {number for spec in specs.values() for field in spec.fields for number in field.source_ids}
-    return sorted(sources[number].name for number in numbers if number in sources)
-
-
-def _tests(predicates: Iterable[Any], schema: pa.Schema) -> list[Test]:
-    """Return the conditions that can select partitions; all of them must hold.
-
-    Floating-point columns are left out, because Spark orders NaN otherwise.
-    """
-    found = []
-    for predicate in predicates:
-        try:
-            test = compared(predicate, schema)
-        except Untranslatable:
-            continue
-        if not pa.types.is_floating(schema.field(test[0]).type) and all(map(_is_plain, test[2:])):
-            found.append(test)
-    return found
-
-
-def _is_plain(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    plain = bool | int | str | bytes | date | datetime | Decimal
-    return bool(values) and all(isinstance(each, plain) for each in values)

@@ -37,13 +37,20 @@ from lancekeep.ports.table_engine import WriteMode, WritePlan
 _MERGE = "MERGE"
 
 
-class Target(Protocol):
+class Read(Protocol):
     """The table whose rows change, at the version that the statement reads."""
 
     _name: str
-    _dataset: Any
+
+    def version(self) -> str | None: ...
 
     def newScanBuilder(self, options: Any) -> Any: ...
+
+
+class Target(Read, Protocol):
+    """A table in one dataset."""
+
+    _dataset: Any
 
     def _begin(self, mode: WriteMode) -> WritePlan: ...
 
@@ -93,7 +100,7 @@ class Query(Protocol):
         """Sort the rows of each task by their old addresses; new rows are the last."""
 
 
-class Operation(Unmetered):
+class Statement(Unmetered):
     """One statement.
 
     Spark uses the object in turn as the operation, the builder and the write.
@@ -107,24 +114,27 @@ class Operation(Unmetered):
             "java.util.function.BiFunction",
         )
 
-    def __init__(self, jvm: Jvm, target: Target, command: Any) -> None:
+    _identity: tuple[str, ...] = (ROW_ADDRESS,)
+    """The metadata columns that identify a row."""
+
+    def __init__(self, jvm: Jvm, target: Read, command: Any) -> None:
         self._jvm = jvm
-        self._target = target
+        self._read = target
         self._command = command
         self._scans: list[Any] = []
 
-    def build(self) -> Operation:
+    def build(self) -> Statement:
         return self
 
     def command(self) -> Any:
         return self._command
 
     def description(self) -> str:
-        return f"{self._command.toString()} {self._target._name}"
+        return f"{self._command.toString()} {self._read._name}"
 
     def rowId(self) -> Any:
-        column = self._jvm.java(EXPRESSIONS + "Expressions").column(ROW_ADDRESS)
-        return self._jvm.array(EXPRESSIONS + "NamedReference", [column])
+        make = self._jvm.java(EXPRESSIONS + "Expressions").column
+        return self._jvm.array(EXPRESSIONS + "NamedReference", map(make, self._identity))
 
     def requiredMetadataAttributes(self) -> Any:
         return self._jvm.array(EXPRESSIONS + "NamedReference", [])
@@ -133,11 +143,46 @@ class Operation(Unmetered):
         return False
 
     def newScanBuilder(self, options: Any) -> Any:
-        self._scans.append(self._target.newScanBuilder(options))
+        self._scans.append(self._read.newScanBuilder(options))
         return self._scans[-1]
 
-    def newWriteBuilder(self, info: Any) -> Operation:
+    def newWriteBuilder(self, info: Any) -> Statement:
         return self
+
+    def _is_merge(self) -> bool:
+        return bool(self._command.toString() == _MERGE)
+
+    def _is_exact(self, query: Query) -> bool:
+        """Return whether no version may come between: other rows of the table decide about the changes.
+
+        New rows may satisfy a condition on other rows of the table, or the keys of a MERGE.
+        """
+        again = [str(table.version()) for table in query.read() if table.name() == self._read._name]
+        version = str(self._read.version())
+        if set(again) - {version}:
+            raise ConcurrentModification(
+                f"{self._read._name} was changed while the statement was planned, which reads it at the versions "
+                f"{version} and {again[0]}. Nothing was written."
+            )
+        return bool(again) or self._is_merge()
+
+    def toBatch(self) -> Any:
+        """Refuse the plan that Spark makes in a session without the strategy."""
+        raise Unsupported(
+            f"{self.description()}: the session cannot run it. Call lancekeep.spark.install for this session. Nothing "
+            "was written."
+        )
+
+    def toStreaming(self) -> Any:
+        raise Unsupported(f"{self.description()}: a stream cannot run it")
+
+
+class Operation(Statement):
+    """A statement on a table in one dataset."""
+
+    def __init__(self, jvm: Jvm, target: Target, command: Any) -> None:
+        super().__init__(jvm, target, command)
+        self._target = target
 
     def apply(self, delta: Any, query: Query) -> Changes:
         """Return the write of the changed rows; called by the strategy.
@@ -146,17 +191,10 @@ class Operation(Unmetered):
             delta: Spark's ``WriteDelta``.
             query: Its query, which is planned afterwards.
         """
-        again = [str(table.version()) for table in query.read() if table.name() == self._target._name]
-        version = str(self._target._dataset.version)
-        if set(again) - {version}:
-            raise ConcurrentModification(
-                f"{self._target._name} was changed while the statement was planned, which reads it at the versions "
-                f"{version} and {again[0]}. Nothing was written."
-            )
-        # New rows may satisfy a condition on other rows of the table, or the keys of a MERGE.
-        is_merge = self._command.toString() == _MERGE
-        layout = self._narrowed(Layout(*row_delta(self._jvm, delta)), query, is_merge=is_merge)
-        exactly = bool(again) or is_merge
+        exactly = self._is_exact(query)
+        found = row_delta(self._jvm, delta)
+        layout = Layout(found.operations, found.columns, found.identity[-1])
+        layout = self._narrowed(layout, query, is_merge=self._is_merge())
         return Changes(self._jvm, self._target, self.description(), query, layout, exactly=exactly)
 
     def _narrowed(self, layout: Layout, query: Query, *, is_merge: bool) -> Layout:
@@ -186,16 +224,6 @@ class Operation(Unmetered):
         """
         return len(self._scans) == 1 and not any(map(is_blob, self._target._dataset.schema))
 
-    def toBatch(self) -> Any:
-        """Refuse the plan that Spark makes in a session without the strategy."""
-        raise Unsupported(
-            f"{self.description()}: the session cannot run it. Call lancekeep.spark.install for this session. Nothing "
-            "was written."
-        )
-
-    def toStreaming(self) -> Any:
-        raise Unsupported(f"{self.description()}: a stream cannot run it")
-
 
 class OperationBuilder(Proxy):
     """Build an operation.
@@ -206,29 +234,23 @@ class OperationBuilder(Proxy):
     class Java:
         implements = (WRITE + "RowLevelOperationBuilder",)
 
-    def __init__(self, jvm: Jvm, target: Target, command: Any) -> None:
+    def __init__(self, jvm: Jvm, operation: Statement) -> None:
         self._jvm = jvm
-        self._operation = Operation(jvm, target, command)
+        self._operation = operation
 
-    def build(self) -> Operation:
+    def build(self) -> Statement:
         return self._operation
 
 
-class Changes(Unmetered):
+class ChangedRows(Unmetered):
     """The write of changed rows; see `Operation.apply`."""
 
     class Java:
         implements = (WRITE + "Write", WRITE + "BatchWrite")
 
-    def __init__(
-        self, jvm: Jvm, target: Target, description: str, query: Query, layout: Layout, *, exactly: bool
-    ) -> None:
+    def __init__(self, jvm: Jvm, description: str, query: Query) -> None:
         self._jvm = jvm
-        self._target = target
         self._description = description
-        self._exactly = exactly
-        self._layout = layout
-        self._changed: Any = None
         self._schema = self._jvm.java(STRUCT)()
         for at, field in enumerate(query.schema().fields()):  # by position, because names may repeat
             self._schema = self._schema.add(f"c{at}", field.dataType(), True)
@@ -236,23 +258,39 @@ class Changes(Unmetered):
     def description(self) -> str:
         return self._description
 
-    def toBatch(self) -> Changes:
+    def toBatch(self) -> ChangedRows:
         return self
 
     def toStreaming(self) -> Any:
         raise Unsupported(f"{self._description}: a stream cannot run it")
-
-    def createBatchWriterFactory(self, info: Any) -> Any:
-        plan = self._target._begin(WriteMode.APPEND)
-        self._changed, snapshot = self._target._changeable()
-        write = partial(write_changes, plan=plan, snapshot=snapshot, layout=self._layout)
-        return writer_factory(self._jvm, write, self._schema)
 
     def useCommitCoordinator(self) -> bool:
         return True
 
     def onDataWriterCommit(self, message: Any) -> None:
         pass
+
+    def abort(self, answers: Iterable[Any]) -> None:
+        """Do nothing: uncommitted fragments are invisible until clean-up."""
+
+
+class Changes(ChangedRows):
+    """The changed rows of a table in one dataset."""
+
+    def __init__(
+        self, jvm: Jvm, target: Target, description: str, query: Query, layout: Layout, *, exactly: bool
+    ) -> None:
+        super().__init__(jvm, description, query)
+        self._target = target
+        self._exactly = exactly
+        self._layout = layout
+        self._changed: Any = None
+
+    def createBatchWriterFactory(self, info: Any) -> Any:
+        plan = self._target._begin(WriteMode.APPEND)
+        self._changed, snapshot = self._target._changeable()
+        write = partial(write_changes, plan=plan, snapshot=snapshot, layout=self._layout)
+        return writer_factory(self._jvm, write, self._schema)
 
     def commit(self, answers: Iterable[Any], summary: Any = None) -> None:
         written: list[Written] = messages(answers)
@@ -273,9 +311,6 @@ class Changes(Unmetered):
             field_ids(self._changed, self._layout.assigned(self._changed.schema).names),
         )
         commit_changes(self._target, changes, exactly=self._exactly)
-
-    def abort(self, answers: Iterable[Any]) -> None:
-        """Do nothing: uncommitted fragments are invisible until clean-up."""
 
 
 class FragmentChanges(NamedTuple):

@@ -30,6 +30,7 @@ from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataColumn, met
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.row_level import (
     FragmentChanges,
+    Operation,
     OperationBuilder,
     added_fragments,
     commit_changes,
@@ -176,7 +177,7 @@ class SqlTable(_Table, Indexed):
         return True
 
     def newRowLevelOperationBuilder(self, info: Any) -> OperationBuilder:
-        return OperationBuilder(self._jvm, self, info.command())
+        return OperationBuilder(self._jvm, Operation(self._jvm, self, info.command()))
 
     def _delete(self, condition: str) -> None:
         def act(dataset: Any) -> Any:
