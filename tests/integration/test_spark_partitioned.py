@@ -150,6 +150,10 @@ def test_statement_creates_a_partitioned_table_and_drops_it(spark: SparkSession,
             ("at_year=2025/at_month=12/at_day=10/country=NL", 1, 1),
             ("at_year=NULL/at_month=NULL/at_day=NULL/country=NULL", 1, 1),
         }
+        assert {row.partition.rpartition("/")[0] for row in spark.sql("SHOW PARTITIONS made.dataset").collect()} == {
+            "at_year=2025/at_month=12/at_day=10/country=NL",
+            "at_year=null/at_month=null/at_day=null/country=null",
+        }
         [(statement,)] = spark.sql("SHOW CREATE TABLE made.dataset").collect()
         kept = list(catalog.list_tables(""))
         spark.sql("DROP TABLE made.dataset")
@@ -223,6 +227,28 @@ def test_changes_of_rows_reach_their_partitions(lake: Lake) -> None:
         assert (published == before) == ("99" in statement), statement
         before = published
     assert lake.sql("SELECT * FROM lake.dataset") == []
+
+
+def test_procedures_maintain_all_partitions(lake: Lake) -> None:
+    for _ in range(2):
+        lake.sql("INSERT INTO lake.dataset VALUES (1, NULL, 'NL', 1), (2, NULL, 'US', 2)")
+    assert [row[2] for row in lake.sql("CALL lake.system.compact('lake.dataset')")] == [2, 2]
+    assert [len(dataset.get_fragments()) for _, dataset in lake.namespace.scan().datasets()] == [1, 1]
+    assert len(lake.sql("CALL lake.system.create_index('dataset', 'id', 'BTREE')")) == 2
+    lake.sql("INSERT INTO lake.dataset VALUES (3, NULL, 'NL', 1)")
+    indexed = lake.sql("CALL lake.system.optimize(table => 'dataset')")
+    assert sorted(row[3] for row in indexed) == [[], ["id_idx"]]
+    for part, _ in lake.namespace.scan().datasets():
+        stored = lance.dataset(lake.namespace.place(part)[0], version=part.version)
+        assert [index.name for index in stored.describe_indices()] == ["id_idx"]
+    assert lake.ids() == [1, 1, 2, 2, 3]
+    lake.sql("UPDATE lake.dataset SET id = 4 WHERE id = 3")  # a row that an index has
+    assert lake.sql("SELECT id FROM lake.dataset WHERE id IN (3, 4)") == [(4,)]
+    lake.sql("INSERT INTO lake.dataset VALUES (5, NULL, 'DE', 1)")  # a partition without the index
+    assert len(lake.sql("CALL lake.system.drop_index('dataset', 'id_idx')")) == 2
+    assert not any(dataset.describe_indices() for _, dataset in lake.namespace.scan().datasets())
+    with pytest.raises(PySparkException, match=r"no single version.*lake\.dataset\.partitions"):
+        lake.sql("CALL lake.system.rollback_to_version('dataset', 1)")
 
 
 def test_refused_changes_change_no_partition(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +330,9 @@ def test_other_statements_change_no_partition(lake: Lake) -> None:
     for statement, error in [
         ("INSERT OVERWRITE lake.dataset SELECT 7L, NULL, 'DE', 1d", "does not support"),
         ("INSERT INTO lake.dataset REPLACE WHERE country = 'NL' SELECT 7L, NULL, 'NL', 1d", "does not support"),
+        ("ALTER TABLE lake.dataset DROP PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),
+        ("ALTER TABLE lake.dataset ADD PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),
+        ("TRUNCATE TABLE lake.dataset PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),
         ("SELECT * FROM lake.dataset VERSION AS OF 3", "has no versions; each partition has its own"),
         ("INSERT INTO lake.dataset SELECT 'x', NULL, NULL, NULL", "CAST_INVALID_INPUT|CANNOT_SAFELY_CAST"),
     ]:

@@ -10,20 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.partitions.values import column_type
 from lancekeep.application.partitions.writing import APPEND, OVERWRITE, PartitionWritePlan, WrittenPartition
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.errors import ConcurrentModification, NamespaceNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.partition_rules import DATASET
+from lancekeep.domain.partitioning import PartitionSpec
 from lancekeep.domain.partitions import Partition
 from lancekeep.entrypoints.spark.arrow_types import key_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, INSERTABLE, WRITE
-from lancekeep.entrypoints.spark.internals.sessions import frame_of
+from lancekeep.entrypoints.spark.internals.schemas import spark_of
+from lancekeep.entrypoints.spark.internals.sessions import frame_of, internal_rows
 from lancekeep.entrypoints.spark.partitions import write_partitioned, written_partitions
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import WAP_BRANCH
@@ -31,6 +35,7 @@ from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_propertie
 from lancekeep.entrypoints.spark.sql.definitions import TableDefinition
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS, MetadataColumn
+from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
 from lancekeep.entrypoints.spark.sql.partition_changes import PARTITION, Act, PartitionedStatement, publish_rows
 from lancekeep.entrypoints.spark.sql.partitioned_scan import PartitionedScanBuilder, tests_of
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
@@ -60,6 +65,7 @@ class PartitionedTable(Relation, Unmetered):
             CATALOG + "SupportsDeleteV2",
             CATALOG + "SupportsRowLevelOperations",
             CATALOG + "SupportsMetadataColumns",
+            CATALOG + "SupportsPartitionManagement",
         )
 
     def __init__(self, jvm: Jvm, name: str, catalog: Catalog) -> None:
@@ -71,8 +77,7 @@ class PartitionedTable(Relation, Unmetered):
         self._schema = jvm.struct(spark_schema(self._scan.schema))
 
     def partitioning(self) -> Any:
-        specs = self._namespace.specs
-        return shown_transforms(self._jvm, specs[max(specs)], self._scan.schema)
+        return shown_transforms(self._jvm, self._spec, self._scan.schema)
 
     def properties(self) -> Any:
         shown = {"provider": PROVIDER, "location": self._catalog.root_uri, "is_managed_location": "true"}
@@ -105,6 +110,67 @@ class PartitionedTable(Relation, Unmetered):
         """Return a digest of the partitions and their versions."""
         found = sorted((str(each.table.id), each.version, each.table.location) for each in self._partitions)
         return blake2b(repr(found).encode(), digest_size=16).hexdigest()
+
+    # -- SHOW PARTITIONS ------------------------------------------------------------------------------------------
+
+    def partitionSchema(self) -> Any:
+        return self._jvm.struct(spark_of(self._values))
+
+    def listPartitionIdentifiers(self, names: Any, values: Any) -> Any:
+        spec = self._spec
+        if len(names) or any(partition.spec != spec for partition in self._partitions):
+            what = "with values" if len(names) else "of partitions of an earlier specification"
+            raise Unsupported(f"{self._name}: SHOW PARTITIONS {what} is not supported; {self._shown_by}")
+        columns = [
+            pa.array([partition.values[at] for partition in self._partitions], kind)
+            for at, kind in enumerate(self._values.types)
+        ]
+        return internal_rows(self._jvm.spark.createDataFrame(pa.Table.from_arrays(columns, schema=self._values)))
+
+    @property
+    def _spec(self) -> PartitionSpec:
+        """The specification of new rows."""
+        specs = self._namespace.specs
+        return specs[max(specs)]
+
+    @property
+    def _values(self) -> pa.Schema:
+        """The values of the partitions."""
+        return pa.schema([(field.field_id, column_type(field, self._scan.schema)) for field in self._spec.fields])
+
+    @property
+    def _shown_by(self) -> str:
+        return f"SELECT … FROM {self._name}.{PARTITIONS} shows all partitions"
+
+    def _refuse_partition(self, *_: Any) -> NoReturn:
+        raise Unsupported(
+            f"{self._name}: partitions appear with their rows, and are not added, dropped or described one by one; "
+            f"nothing was changed. Use INSERT and DELETE; {self._shown_by}."
+        )
+
+    def createPartition(self, *given: Any) -> None:
+        self._refuse_partition()
+
+    def dropPartition(self, *given: Any) -> bool:
+        self._refuse_partition()
+
+    def purgePartition(self, *given: Any) -> bool:
+        self._refuse_partition()
+
+    def partitionExists(self, *given: Any) -> bool:
+        self._refuse_partition()
+
+    def replacePartitionMetadata(self, *given: Any) -> None:
+        self._refuse_partition()
+
+    def loadPartitionMetadata(self, *given: Any) -> Any:
+        self._refuse_partition()
+
+    def renamePartition(self, *given: Any) -> bool:
+        self._refuse_partition()
+
+    def truncatePartition(self, *given: Any) -> bool:
+        self._refuse_partition()
 
     # -- changes of rows ------------------------------------------------------------------------------------------
 

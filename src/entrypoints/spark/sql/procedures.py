@@ -15,14 +15,17 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partition_rules import DATASET
 from lancekeep.entrypoints.spans import SPANS, parsed_span
 from lancekeep.entrypoints.spark.internals.classes import PROCEDURE, TYPE
 from lancekeep.entrypoints.spark.jobs.compact import compact
 from lancekeep.entrypoints.spark.jobs.index import index
 from lancekeep.entrypoints.spark.jobs.upsert import upsert
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
+from lancekeep.entrypoints.spark.sql.partitioned import is_partitioned
 from lancekeep.entrypoints.spark.sql.rows import Rows
 
 NAMESPACE = "system"
@@ -64,10 +67,35 @@ class Call:
 
     @property
     def table(self) -> ObjectId:
-        """The table, which may be named with the catalog or without it."""
+        """The table, which may be named with the catalog or without it.
+
+        Raises:
+            Unsupported: It is the table of all partitions.
+        """
+        if self._is_partitioned:
+            raise Unsupported(
+                f"{self.name}.{self._named} has no single version: it is all partitions of the catalog; nothing was "
+                "changed. Call the procedure for the table of a partition. Their names are in "
+                f"{self.name}.{self._named}.{PARTITIONS}."
+            )
+        return self._named
+
+    @property
+    def tables(self) -> list[ObjectId]:
+        """The table; of the table of all partitions, the table of each partition."""
+        if not self._is_partitioned:
+            return [self._named]
+        return sorted(partition.table.id for partition in self.catalog.partitions.open().scan().partitions)
+
+    @property
+    def _named(self) -> ObjectId:
         table = ObjectId.of(self.arguments["table"])
         first, *rest = table.names
         return ObjectId(tuple(rest)) if rest and first == self.name else table
+
+    @property
+    def _is_partitioned(self) -> bool:
+        return self._named.names == (DATASET,) and is_partitioned(self.catalog)
 
 
 @attrs.frozen
@@ -89,27 +117,29 @@ class Definition:
 
 
 def _compact(call: Call) -> Iterable[Row]:
-    done = compact(call.spark, call.catalog, call.table, **call.given("target_rows"))
-    yield done.before, done.version, done.rows
+    for table in call.tables:
+        done = compact(call.spark, call.catalog, table, **call.given("target_rows"))
+        yield done.before, done.version, done.rows
 
 
 def _cleanup(call: Call) -> Iterable[Row]:
-    tables = None if call["table"] is None else [call.table]
+    tables = None if call["table"] is None else call.tables
     given = call.given("keep", "grace", "dry_run")
     for done in call.catalog.upkeep.cleanup(call["older_than"], tables=tables, **given).tables:
         yield done.table, done.branch or None, list(done.versions), done.files, done.bytes
 
 
 def _optimize(call: Call) -> Iterable[Row]:
-    done = compact(call.spark, call.catalog, call.table, **call.given("target_rows"))
-    found = call.catalog.structure.indexes(call.table, None, None)
-    names = [each.name for each in found if each.unindexed_rows]
-    version = call.catalog.structure.merge_indexes(call.table, names).version if names else done.version
-    yield done.before, version, done.rows, names
+    for table in call.tables:
+        done = compact(call.spark, call.catalog, table, **call.given("target_rows"))
+        found = call.catalog.structure.indexes(table, None, None)
+        names = [each.name for each in found if each.unindexed_rows]
+        version = call.catalog.structure.merge_indexes(table, names).version if names else done.version
+        yield done.before, version, done.rows, names
 
 
 def _fsck(call: Call) -> Iterable[Row]:
-    tables = None if call["table"] is None else [call.table]
+    tables = None if call["table"] is None else call.tables
     for found in call.catalog.upkeep.fsck(tables=tables, **call.given("repair", "deep")).findings:
         yield str(found.kind.value), found.object, found.meaning, found.repair or None, found.repaired
 
@@ -130,12 +160,16 @@ def _register_table(call: Call) -> Iterable[Row]:
 
 def _create_index(call: Call) -> Iterable[Row]:
     given = call.given("name", "metric", "partitions", "sub_vectors", "replace")
-    done = index(call.spark, call.catalog, call.table, call["column"], call["type"].upper(), **given)
-    yield done.before, done.version
+    for table in call.tables:
+        done = index(call.spark, call.catalog, table, call["column"], call["type"].upper(), **given)
+        yield done.before, done.version
 
 
 def _drop_index(call: Call) -> Iterable[Row]:
-    yield (call.catalog.structure.drop_index(call.table, call["name"], None).version,)
+    structure, name = call.catalog.structure, call["name"]
+    having = [table for table in call.tables if name in [each.name for each in structure.indexes(table, None, None)]]
+    for table in having or call.tables[:1]:
+        yield (structure.drop_index(table, name, None).version,)
 
 
 def _add_columns(call: Call) -> Iterable[Row]:
