@@ -129,6 +129,27 @@ def test_waiting_upserts_share_a_version_and_have_their_own_counts(
         assert plain(catalog).to_table(filter=f"id = {key}")["by"].to_pylist() == [by]
 
 
+@pytest.mark.parametrize("are_new", [False, True])
+def test_keys_that_are_all_new_or_all_known_need_no_lookup(
+    tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch, are_new: bool
+) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(0, 1, 2, 3))
+
+    def not_needed(*given: Any) -> None:
+        raise AssertionError("the keys were looked up")
+
+    monkeypatch.setattr(LanceRows, "found", not_needed)
+    shift, each = (10, MergeCounts(1, 0, 0)) if are_new else (0, MergeCounts(0, 1, 0))
+    _, *answers = together.run(
+        lambda: upsert(catalog, people(0)),
+        [partial(upsert, catalog, people(key + shift, by=1)) for key in (1, 2, 3)],
+    )
+    assert [answer.result()[1] for answer in answers] == [each] * 3
+    assert len({answer.result()[0].version for answer in answers}) == 1
+    assert rows_of(catalog) == dict.fromkeys(range(4), 0) | {key + shift: 1 for key in (1, 2, 3)}
+
+
 def test_upserts_of_one_key_take_effect_in_the_order_of_their_arrival(tmp_path: Path, together: Together) -> None:
     catalog = connect(tmp_path)
     catalog.write("t", people(1))
@@ -197,7 +218,7 @@ def test_rows_that_the_engine_refuses_leave_the_other_upserts_together(
             raise EngineFailed("the engine failed on these rows")
         commit, counts = merge(self, dataset, rows.to_reader(), rule)
         if 13 in rows["id"].to_pylist():
-            counts = MergeCounts(counts.inserted + 1, counts.updated - 1, 0)
+            counts = MergeCounts(counts.inserted + 5, counts.updated, 0)
         return commit, counts
 
     monkeypatch.setattr(LanceRows, "merge", refused)
@@ -207,7 +228,7 @@ def test_rows_that_the_engine_refuses_leave_the_other_upserts_together(
     )
     found = dict(zip(keys, running, strict=True))
     assert isinstance(found[666].exception(), EngineFailed)
-    assert found[13].result()[1] == MergeCounts(2, -1, 0), "the counts of the engine, which are all its own"
+    assert found[13].result()[1] == MergeCounts(6, 0, 0), "the counts of the engine, which are all its own"
     others = [found[key].result() for key in (1, 2, 3, 4, 5, 6)]
     assert [counts for _, counts in others] == [MergeCounts(0, 1, 0)] * 6
     assert len({change.version for change, _ in others}) < 6

@@ -2,14 +2,15 @@
 
 `lancekeep.domain.upserts` decides which upserts form a group: no two of them have a common key. The committer of a
 table is a task that runs while upserts wait. The engine merges the rows of a group as it merges one caller's rows, and
-the commit is the commit of one merge. The committer looks the keys up in the version that the merge reads, to count for
-each caller what was inserted and updated. An upsert whose share it cannot tell commits alone.
+the commit is the commit of one merge. If only some of the keys had rows, the committer looks the keys up in the version
+that the merge has read, to count for each caller what was inserted and updated. An upsert whose share it cannot tell
+commits alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -288,12 +289,11 @@ class _Merge:
         self.has_begun = False
 
         def merge(dataset: Any) -> Any:
-            found = self._found(dataset)
+            sharing = [upsert for upsert in self._group if rows.takes(dataset, upsert.rows.table)]
+            if len(sharing) < len(self._group):
+                raise _Divided(sharing)
             commit, together = rows.merge(dataset, source.stream(), rule)
-            self.counts = [together] if found is None else [_count(upsert, found) for upsert in self._group]
-            sums = sum(each.inserted for each in self.counts), sum(each.updated for each in self.counts)
-            if sums != (together.inserted, together.updated):
-                raise _Uncounted(f"{self._table}: the merge counts {together}, and the keys count {sums}")
+            self.counts = [together] if len(self._group) == 1 else self._divided(dataset, together)
             self.has_begun = True
             return commit()
 
@@ -319,24 +319,26 @@ class _Merge:
         if any(upsert.error is not None for upsert in self._group):
             raise _Divided([upsert for upsert in self._group if upsert.error is None])
 
-    def _found(self, dataset: Any) -> Mapping[Key, int] | None:
-        """Return how many rows of a version have each key.
+    def _divided(self, dataset: Any, together: MergeCounts) -> Sequence[MergeCounts]:
+        """Return what each upsert inserts and updates.
 
-        None if there is one upsert, whose share is the whole merge.
+        Raises:
+            _Divided: A key has several rows in the table.
+            _Uncounted: The keys do not add up.
         """
         rows, group = self._engine.rows, self._group
-        sharing = [upsert for upsert in group if rows.takes(dataset, upsert.rows.table)]
-        if len(group) == 1 and sharing:
-            return None
-        if len(sharing) < len(group):
-            raise _Divided(sharing)
-        found = rows.found(dataset, group[0].rule.on, frozenset[Key]().union(*(upsert.keys for upsert in group)))
+        keys = frozenset[Key]().union(*(upsert.keys for upsert in group))
+        if (together.inserted, together.updated) == (len(keys), 0):
+            return [MergeCounts(len(upsert.keys), 0, 0) for upsert in group]
+        if (together.inserted, together.updated) == (0, len(keys)):  # each key has a row, so none has two
+            return [MergeCounts(0, len(upsert.keys), 0) for upsert in group]
+        found = rows.found(dataset, group[0].rule.on, keys)
         sharing = [upsert for upsert in group if all(found.get(key, 0) < 2 for key in upsert.keys)]
         if len(sharing) < len(group):
             raise _Divided(sharing)
-        return found
-
-
-def _count(upsert: Upsert, found: Mapping[Key, int]) -> MergeCounts:
-    updated = sum(found.get(key, 0) for key in upsert.keys)
-    return MergeCounts(len(upsert.keys) - updated, updated, 0)
+        updated = [sum(key in found for key in upsert.keys) for upsert in group]
+        if (len(keys) - sum(updated), sum(updated)) != (together.inserted, together.updated):
+            raise _Uncounted(
+                f"{self._table}: the merge counts {together}, but finds {sum(updated)} of {len(keys)} keys"
+            )
+        return [MergeCounts(len(upsert.keys) - each, each, 0) for upsert, each in zip(group, updated, strict=True)]
