@@ -405,6 +405,9 @@ SOAK = {
             )
         ),
     },
+    "tests/integration/test_spark_partitioned.py": {
+        "test_procedures_maintain_all_partitions",
+    },
     "tests/integration/test_spark_row_level.py": {
         "test_concurrent_merges_insert_no_key_twice[False]",
     },
