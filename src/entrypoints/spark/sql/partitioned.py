@@ -366,7 +366,7 @@ def require_partitioned(name: str, table: ObjectId, wanted: TableDefinition, *, 
         raise Unsupported(
             f"{name} cannot be partitioned: a catalog has one partitioned table, which has the name {DATASET!r} in the "
             "root. Create it with PARTITIONED BY in a catalog of its own. To find rows of other tables, leave "
-            "PARTITIONED BY out, and use CREATE INDEX."
+            "PARTITIONED BY or CLUSTERED BY out, and use CREATE INDEX."
         )
     if wanted.kept or key_of(wanted.schema):
         what = ", ".join(wanted.kept) or "PRIMARY KEY"
