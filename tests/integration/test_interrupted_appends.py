@@ -25,7 +25,7 @@ def test_interrupt_while_a_committer_starts_blocks_no_later_append(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lancekeep.application.rows.appends.in_background", interrupted)
+    monkeypatch.setattr("lancekeep.application.rows.committer.in_background", interrupted)
     with pytest.raises(KeyboardInterrupt):
         catalog.write("t", ROWS, "append")
     later = Thread(target=catalog.write, args=("t", ROWS, "append"), daemon=True)

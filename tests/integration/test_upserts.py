@@ -470,7 +470,7 @@ def test_interrupt_while_a_committer_starts_blocks_no_later_upsert(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lancekeep.application.rows.upserts.in_background", interrupted)
+    monkeypatch.setattr("lancekeep.application.rows.committer.in_background", interrupted)
     with pytest.raises(KeyboardInterrupt):
         upsert(catalog, people(2))
     later = Thread(target=upsert, args=(catalog, people(3)), daemon=True)

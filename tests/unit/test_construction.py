@@ -42,15 +42,13 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
     "application/rows/appends.py": (
         RECORDS,
         {
-            *("base", "committed", "error", "expected", "is_owed", "is_owed_elsewhere", "is_served"),
-            *("mark", "is_written", "pace", "patient_from", "waiting", "__cause__"),
+            *("base", "committed", "error", "is_owed", "is_owed_elsewhere"),
+            *("mark", "is_written", "pace", "patient_from"),
         },
     ),
+    "application/rows/committer.py": (CAUSE, {"__cause__"}),
     "application/rows/forwarding.py": (RECORDS, {"committed", "error", "is_dropped"}),
-    "application/rows/upserts.py": (
-        RECORDS,
-        {"done", "error", "expected", "is_served", "pace", "waiting", "__cause__"},
-    ),
+    "application/rows/upserts.py": (RECORDS, {"done", "error", "pace"}),
     "entrypoints/namespace/rest.py": (NAMES, {"__doc__", "__name__", "__qualname__", "setattr"}),
     "entrypoints/namespace/tables.py": (
         MODELS,

@@ -11,9 +11,9 @@ from weakref import WeakSet
 
 import attrs
 
+from lancekeep.application.rows.committer import WaitingLine
 from lancekeep.application.rows.waiting_appends import Append
 from lancekeep.application.rows.waiting_writers import WaitingWriters
-from lancekeep.domain.appends import Pace
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
@@ -44,8 +44,8 @@ class Predecessor:
 
 
 @attrs.define(eq=False)
-class Line:
-    """The appends of one table, in order of arrival, and its committer's memory.
+class Line(WaitingLine[Append]):
+    """The appends of one table, and its committer's memory.
 
     Attributes:
         others: the other writers of this process that are known.
@@ -56,18 +56,12 @@ class Line:
         mark: what `WaitingWriters.last` has returned; None if it was not called.
     """
 
-    table: ObjectId
-    waiting: list[Append] = attrs.field(factory=list)
-    is_served: bool = False
     others: int = 0
     is_owed: bool = False
     is_owed_elsewhere: bool = False
     won: Event = attrs.field(factory=Event)
     patient_from: float = float("-inf")
     mark: bytes | None = None
-    expected: int = 0
-    enough: Event = attrs.field(factory=Event)
-    pace: Pace = attrs.field(factory=Pace)
     base: Predecessor | None = None
 
 

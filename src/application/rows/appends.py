@@ -9,7 +9,7 @@ table and that the previous manifest is still the latest. An append that needs t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -22,6 +22,7 @@ from lancekeep.application.commits.keyed_requests import current_request, curren
 from lancekeep.application.commits.table_commits import READ_AHEAD
 from lancekeep.application.concurrency import alongside, in_background, is_remote
 from lancekeep.application.rows.append_lines import Line, Lines, Predecessor
+from lancekeep.application.rows.committer import Committer
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.application.rows.forwarding import Forwarding
 from lancekeep.application.rows.recorded_keys import Claim, RecordedKeys, TableKeys
@@ -82,7 +83,7 @@ class _Files:
         return f"{self.root.key}/{TRANSACTIONS}/{self.transaction.name}"
 
 
-class Appends:
+class Appends(Committer[Line, Append]):
     """Commits the appends of this process, together where they meet.
 
     Args:
@@ -96,6 +97,8 @@ class Appends:
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
 
+    kind = "appends"
+
     def __init__(
         self,
         versions: Versions,
@@ -108,12 +111,12 @@ class Appends:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
+        super().__init__(lines, clock)
         self._versions = versions
         self._engine = engine
         self._lines = lines
         self._waiting = waiting
         self._keys = keys
-        self._clock = clock
         self._now = now
         self._forwarding = None
         if committers is not None:
@@ -163,62 +166,14 @@ class Appends:
 
     # -- the line of a table ------------------------------------------------------------------------------------
 
-    def _enter(self, table: ObjectId, append: Append) -> None:
-        with self._lines.lock:
-            line = self._lines.of(table)
-            line.waiting.append(append)
-            if len(line.waiting) >= line.expected:
-                line.enough.set()
-            if line.is_served:
-                return
-            line.is_served = True
-        try:
-            in_background(partial(self._serve, line))
-        except RuntimeError as error:
-            failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
-            failed.__cause__ = error
-            self._end(line, failed)
-        except BaseException as error:  # of a signal, or without memory: without a committer, all appends would wait
-            self._end(
-                line, StoreUnavailable(f"{table}: no committer was started, and nothing was committed: {error!r}")
-            )
-            raise
+    def _chosen(self, line: Line) -> Collection[int]:
+        return group_of([append.waiting for append in line.waiting])
 
-    def _end(self, line: Line, error: Exception) -> None:
-        """Answer every append of a line without a committer; the next append starts one."""
-        with self._lines.lock:
-            waiting, line.waiting, line.is_served = line.waiting, [], False
-        for append in waiting:
-            append.error = error
-        answer_all(waiting)
-
-    def _serve(self, line: Line) -> None:
-        try:
-            self._commit_groups(line)
-        except BaseException as error:
-            failed = LancekeepError(
-                f"{line.table}: the committer of appends failed, and nothing was committed: {error!r}"
-            )
-            failed.__cause__ = error
-            self._end(line, failed)
-            raise
-
-    def _commit_groups(self, line: Line) -> None:
-        """Commit groups until no append waits."""
-        while True:
-            self._pause(line)
-            with self._lines.lock:
-                chosen = set(group_of([append.waiting for append in line.waiting]))
-                group = [append for at, append in enumerate(line.waiting) if at in chosen]
-                line.waiting = [append for at, append in enumerate(line.waiting) if at not in chosen]
-                line.expected = 0
-                if not group:
-                    line.is_served = False
-                    return
-            try:
-                self._commit(line, group)
-            finally:
-                answer_all(group)
+    def _answer(self, group: Sequence[Append], error: Exception | None = None) -> None:
+        if error is not None:
+            for append in group:
+                append.error = error
+        answer_all(group)
 
     def _pause(self, line: Line) -> None:
         breath = line.pace.breath(self._clock(), line.others)
@@ -226,13 +181,7 @@ class Appends:
             self._versions.commits.retry.sleep(breath)
             line.pace = attrs.evolve(line.pace, busy_since=self._clock())
         self._give_turn(line)
-        expected, longest = line.pace.linger()
-        with self._lines.lock:
-            if len(line.waiting) >= expected:
-                return
-            line.expected = expected
-            line.enough.clear()
-        line.enough.wait(longest)
+        self._linger(line)
 
     def _give_turn(self, line: Line) -> None:
         """Wait, but not for long, until another writer that has lost a commit has won a commit."""

@@ -10,17 +10,16 @@ commits alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from functools import partial
 from typing import Any
 
 import attrs
 
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.concurrency import in_background
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.changes import change_table
+from lancekeep.application.rows.committer import Committer
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, rows_of
@@ -47,7 +46,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 """Seconds. A process has one committer for a table, so few compete, and one that waits long would never win."""
 
 
-class Upserts:
+class Upserts(Committer[UpsertLine, Upsert]):
     """Commits the upserts of this process, together where they meet.
 
     Args:
@@ -57,6 +56,8 @@ class Upserts:
         sleep: Waits for a number of seconds.
     """
 
+    kind = "upserts"
+
     def __init__(
         self,
         writes: WriteService,
@@ -65,11 +66,10 @@ class Upserts:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        super().__init__(UpsertLines(), clock)
         self._writes = writes
         self._engine = engine
-        self._clock = clock
         self._sleep = sleep
-        self._lines = UpsertLines()
 
     def gather(self, data: Any, rule: MergeRule, patience: float) -> tuple[Upsert | None, Any]:
         """Read a stream if it may be an upsert that shares a commit.
@@ -117,73 +117,21 @@ class Upserts:
 
     # -- the line of a table ------------------------------------------------------------------------------------
 
-    def _enter(self, table: ObjectId, upsert: Upsert) -> None:
-        with self._lines.lock:
-            line = self._lines.of(table)
-            line.waiting.append(upsert)
-            if len(line.waiting) >= line.expected:
-                line.enough.set()
-            if line.is_served:
-                return
-            line.is_served = True
-        try:
-            in_background(partial(self._serve, line))
-        except RuntimeError as error:
-            failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
-            failed.__cause__ = error
-            self._end(line, failed)
-        except BaseException as error:  # of a signal, or without memory: without a committer, all would wait
-            self._end(line, StoreUnavailable(f"{table}: no committer was started; nothing was committed: {error!r}"))
-            raise
+    def _chosen(self, line: UpsertLine) -> Collection[int]:
+        return upserts_of_group([upsert.waiting for upsert in line.waiting])
 
-    def _end(self, line: UpsertLine, error: Exception) -> None:
-        """Answer every upsert of a line without a committer; the next upsert starts one."""
-        with self._lines.lock:
-            waiting, line.waiting, line.is_served = line.waiting, [], False
-        for upsert in waiting:
-            upsert.error = error
+    def _answer(self, group: Sequence[Upsert], error: Exception | None = None) -> None:
+        for upsert in group:
+            if error is not None:
+                upsert.error = error
             upsert.answer()
 
-    def _serve(self, line: UpsertLine) -> None:
-        try:
-            self._commit_groups(line)
-        except BaseException as error:
-            failed = LancekeepError(f"{line.table}: the committer of upserts failed; nothing was committed: {error!r}")
-            failed.__cause__ = error
-            self._end(line, failed)
-            raise
-
-    def _commit_groups(self, line: UpsertLine) -> None:
-        """Commit groups until no upsert waits."""
-        while True:
-            self._pause(line)
-            with self._lines.lock:
-                chosen = set(upserts_of_group([upsert.waiting for upsert in line.waiting]))
-                group = [upsert for at, upsert in enumerate(line.waiting) if at in chosen]
-                line.waiting = [upsert for at, upsert in enumerate(line.waiting) if at not in chosen]
-                line.expected = 0
-                if not group:
-                    line.is_served = False
-                    return
-            try:
-                self._commit(line, group)
-            finally:
-                for upsert in group:
-                    upsert.answer()
-
     def _pause(self, line: UpsertLine) -> None:
-        """Let other writers commit, and wait for the callers of the last group; see `Pace`."""
         breath = line.pace.breath(self._clock(), 0)
         if breath:
             self._sleep(breath)
             line.pace = attrs.evolve(line.pace, busy_since=self._clock())
-        expected, longest = line.pace.linger()
-        with self._lines.lock:
-            if len(line.waiting) >= expected:
-                return
-            line.expected = expected
-            line.enough.clear()
-        line.enough.wait(longest)
+        self._linger(line)
 
     # -- one group ----------------------------------------------------------------------------------------------
 

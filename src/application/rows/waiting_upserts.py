@@ -6,14 +6,15 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
-from threading import Event, Lock
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 import attrs
 import pyarrow as pa
 
-from lancekeep.domain.appends import Pace, Waiting
+from lancekeep.application.rows.committer import WaitingLine
+from lancekeep.domain.appends import Waiting
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.upserts import Key, WaitingUpsert
@@ -64,23 +65,7 @@ def rows_of(upserts: Sequence[Upsert]) -> Any:
     return pa.concat_tables([each.rows.table for each in upserts]).combine_chunks().to_reader()
 
 
-@attrs.define(eq=False)
-class UpsertLine:
-    """The upserts of one table, in order of arrival.
-
-    Attributes:
-        is_served: whether a committer commits them.
-        expected: the number of upserts for which the committer waits.
-        enough: set when so many wait.
-    """
-
-    table: ObjectId
-    waiting: list[Upsert] = attrs.field(factory=list)
-    is_served: bool = False
-    expected: int = 0
-    enough: Event = attrs.field(factory=Event)
-    pace: Pace = attrs.field(factory=Pace)
-
+UpsertLine = WaitingLine[Upsert]
 
 _OPEN: WeakSet[UpsertLines] = WeakSet()
 
