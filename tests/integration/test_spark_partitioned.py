@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import lancekeep
 import lancekeep.spark
 from lancekeep import PartitionBy
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.partitions.writing import PartitionWritePlan
+from lancekeep.application.partitions.writing import PartitionWritePlan, PartitionWriter
 from lancekeep.entrypoints.spark.sql import partitioned_scan, workers
 from lancekeep.entrypoints.spark.sql.partitioned import PartitionedTable
 
@@ -325,15 +326,152 @@ def test_definitions_that_partitions_cannot_have_are_refused(spark: SparkSession
         assert "schema" not in catalog.describe_namespace("").properties
 
 
+def test_overwrite_replaces_the_rows_of_a_condition(lake: Lake) -> None:
+    lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    lake.sql("INSERT OVERWRITE lake.dataset PARTITION (country = 'NL') VALUES (7L, NULL, 7d), (8L, NULL, 8d)")
+    assert lake.ids() == [3, 5, 6, 7, 8]
+    assert lake.sql("SELECT id FROM lake.dataset WHERE country = 'NL'") == [(7,), (8,)]
+    lake.sql("INSERT INTO lake.dataset REPLACE WHERE id >= 6 AND f < 8 SELECT id + 10, at, 'FR', f FROM lake.dataset")
+    assert lake.ids() == [3, 5, 8, 13, 15, 16, 17, 18]
+    for condition, query, error in [
+        ("id > 0", "SELECT raise_error('stop'), NULL, 'NL', 1d", "stop"),
+        ("id % 2 = 0", "SELECT 1L, NULL, 'NL', 1d", "_LEGACY_ERROR_TEMP_1332|only Spark can evaluate"),
+    ]:
+        with pytest.raises(PySparkException, match=error):
+            lake.sql(f"INSERT INTO lake.dataset REPLACE WHERE {condition} {query}")
+    assert lake.ids() == [3, 5, 8, 13, 15, 16, 17, 18]
+    lake.sql("INSERT OVERWRITE lake.dataset SELECT 9L, NULL, 'BE', 1d")
+    assert lake.ids() == [9]
+    assert lake.sql("SELECT id, country FROM lake.dataset") == [(9, "BE")]
+
+
+def test_altered_columns_change_all_partitions_at_once(lake: Lake) -> None:
+    lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    for statement in (
+        "ADD COLUMNS (n INT COMMENT 'a number', s STRUCT<a: INT>)",
+        "RENAME COLUMN country TO land",
+        "DROP COLUMN f",
+        "ALTER COLUMN n TYPE BIGINT",
+        "ADD COLUMN s.b STRING",
+        "ALTER COLUMN at COMMENT 'when'",
+    ):
+        lake.sql(f"ALTER TABLE lake.dataset {statement}")
+    lake.sql("UPDATE lake.dataset SET n = id * 2, land = 'DE' WHERE land = 'US'")
+    lake.sql("INSERT INTO lake.dataset VALUES (7, NULL, 'FR', 7, struct(1, 'x')), (8, NULL, 'DE', 8, NULL)")
+    assert lake.scanned("SELECT * FROM lake.dataset WHERE land = 'DE'") == "3 of 8"
+    found = lake.sql("SELECT id, n, s.b FROM lake.dataset WHERE land IN ('DE', 'FR')")
+    assert sorted(found) == [(3, 6, None), (5, None, None), (7, 7, "x"), (8, 8, None)]
+    columns = {row[0]: row[1:] for row in lake.sql("DESCRIBE lake.dataset")}
+    assert columns["n"] == ("bigint", "a number")
+    assert columns["at"] == ("timestamp", "when")
+    assert "f" not in columns
+    numbers = {field.name: int(field.metadata[b"lance:field_id"]) for field in lake.namespace.schema}
+    assert numbers == {"id": 0, "at": 1, "land": 2, "n": 4, "s": 5}
+    for part, _ in lake.namespace.scan().datasets():
+        stored = lance.dataset(lake.namespace.place(part)[0], version=part.version)
+        assert stored.schema.names == ["id", "at", "land", "n", "s"]
+    assert not lake.sql("CALL lake.system.fsck(deep => true)")
+    for statement, error in [
+        ("DROP COLUMN land", "divide the rows into partitions"),
+        ("ALTER COLUMN id TYPE STRING", "cannot be altered so"),
+        ("ADD COLUMN k INT DEFAULT 1", "no properties, comment, defaults"),
+        ("ADD COLUMN k INT NOT NULL", "NOT NULL"),
+        ("SET TBLPROPERTIES ('a' = 'b')", "ALTER NAMESPACE"),
+        ("ADD CONSTRAINT c CHECK (id > 0)", "no properties, comment, defaults, rules"),
+        ("RENAME TO lake.other", "Drop it and create it"),
+        ("CLUSTER BY (id)", "CLUSTER BY"),
+    ]:
+        with pytest.raises(PySparkException, match=error):
+            lake.sql(f"ALTER TABLE lake.dataset {statement}")
+    assert [field.name for field in lake.namespace.schema] == list(numbers)
+
+
+def test_alteration_and_append_at_the_same_time_do_not_mix(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.sql("INSERT INTO lake.dataset VALUES (1, NULL, 'NL', 1)")
+    change, publish = PartitionedNamespace.change, PartitionedNamespace.publish
+    insert, add = "INSERT INTO lake.dataset VALUES ({}, NULL, 'NL', 1)", "ALTER TABLE lake.dataset ADD COLUMN n INT"
+
+    def after(statement: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*arguments: Any, **named: Any) -> Any:
+            monkeypatch.undo()
+            lake.sql(statement)
+            return act(*arguments, **named)
+
+        return late
+
+    monkeypatch.setattr(PartitionedNamespace, "change", after(insert.format(3), change))
+    with pytest.raises(PySparkException, match="nothing was published"):
+        lake.sql(add)
+    monkeypatch.setattr(PartitionedNamespace, "publish", after(add, publish))
+    with pytest.raises(PySparkException, match=r"columns were changed.*nothing was published"):
+        lake.sql(insert.format(4))
+    assert lake.ids() == [1, 3]
+    lake.sql("DELETE FROM lake.dataset WHERE id = 1")  # after versions that no reader sees
+    lake.sql("INSERT INTO lake.dataset VALUES (5, NULL, 'NL', 1, 2)")
+    assert sorted(lake.sql("SELECT id, n FROM lake.dataset")) == [(3, None), (5, 2)]
+
+
+def test_statement_indexes_all_partitions(lake: Lake) -> None:
+    with pytest.raises(PySparkException, match="no partition to index"):
+        lake.sql("CREATE INDEX ids ON lake.dataset (id)")
+    lake.sql("INSERT INTO lake.dataset VALUES (1, NULL, 'NL', 1), (2, NULL, 'US', 2)")
+    lake.sql("CREATE INDEX ids ON lake.dataset (id)")
+    for part, _ in lake.namespace.scan().datasets():
+        stored = lance.dataset(lake.namespace.place(part)[0], version=part.version)
+        assert [index.name for index in stored.describe_indices()] == ["ids"]
+    with pytest.raises(PySparkException, match="has an index"):
+        lake.sql("CREATE INDEX ids ON lake.dataset (f)")
+    lake.sql("DROP INDEX ids ON lake.dataset")
+    lake.sql("DROP INDEX IF EXISTS ids ON lake.dataset")
+    assert not any(dataset.describe_indices() for _, dataset in lake.namespace.scan().datasets())
+
+
+def test_query_that_is_killed_before_its_publication_leaves_no_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lancekeep.spark.install(spark, "made", str(tmp_path / "made")):
+
+        def killed(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(PartitionWriter, "_first", killed)
+        with pytest.raises(PySparkException):
+            spark.sql("CREATE TABLE made.dataset PARTITIONED BY (k) AS SELECT id % 2 AS k, id FROM range(5)")
+        monkeypatch.undo()
+        assert spark.sql("SHOW TABLES IN made").collect() == []
+        left = [each for each in (tmp_path / "made").iterdir() if not each.name.startswith("__")]
+        assert len(left) == 2  # what was written, and no entry names
+        spark.sql("CALL made.system.fsck(repair => true)")
+        spark.sql("CREATE TABLE made.dataset PARTITIONED BY (k) AS SELECT 1 AS k")
+        assert [tuple(row) for row in spark.sql("SELECT k FROM made.dataset").collect()] == [(1,)]
+
+
+def test_streams_of_all_partitions_are_refused(lake: Lake, tmp_path: Path) -> None:
+    lake.sql("INSERT INTO lake.dataset VALUES (1, NULL, 'NL', 1)")
+    read = lake.spark.readStream.table("lake.dataset").writeStream.format("noop")
+    rate = lake.spark.readStream.format("rate").load()
+    written = rate.selectExpr("value AS id", "timestamp AS at", "'NL' AS country", "1d AS f").writeStream
+    starts: list[tuple[Callable[..., Any], str]] = [
+        (read.start, "Read the table of one partition"),
+        (partial(written.toTable, "lake.dataset"), "foreachBatch"),
+    ]
+    for number, (start, error) in enumerate(starts):
+        with pytest.raises(PySparkException, match=error):
+            start(checkpointLocation=str(tmp_path / f"checkpoint{number}")).processAllAvailable()
+    assert lake.ids() == [1]
+
+
 def test_other_statements_change_no_partition(lake: Lake) -> None:
     lake.namespace.write(pa.table({"id": [1], "at": [None], "country": ["NL"], "f": [None]}, schema=SCHEMA))
     for statement, error in [
-        ("INSERT OVERWRITE lake.dataset SELECT 7L, NULL, 'DE', 1d", "does not support"),
-        ("INSERT INTO lake.dataset REPLACE WHERE country = 'NL' SELECT 7L, NULL, 'NL', 1d", "does not support"),
+        ("CREATE OR REPLACE TABLE lake.dataset (id INT) PARTITIONED BY (id)", "Drop it and create it"),
+        ("CREATE OR REPLACE TABLE lake.dataset AS SELECT 1 AS id", "Drop it and create it"),
+        ("COMMENT ON TABLE lake.dataset IS 'x'", "COMMENT ON COLUMN describes a column"),
         ("ALTER TABLE lake.dataset DROP PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),
         ("ALTER TABLE lake.dataset ADD PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),
         ("TRUNCATE TABLE lake.dataset PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),
-        ("SELECT * FROM lake.dataset VERSION AS OF 3", "has no versions; each partition has its own"),
+        ("SELECT * FROM lake.dataset VERSION AS OF 3", "each partition has its own. Read the table"),
+        ("SELECT * FROM lake.dataset TIMESTAMP AS OF '2026-01-01'", "each partition has its own. Read the table"),
         ("INSERT INTO lake.dataset SELECT 'x', NULL, NULL, NULL", "CAST_INVALID_INPUT|CANNOT_SAFELY_CAST"),
     ]:
         with pytest.raises(PySparkException, match=error):

@@ -44,8 +44,8 @@ _TWICE = "(SELECT * FROM VALUES (1L, 'm'), (1L, 'n') AS q(i, s)) q"
 DONE: dict[str, str] = {
     "INSERT INTO {r} VALUES (9, 'z')": "table branch partitioned",
     "INSERT INTO {r} BY NAME SELECT 'z' AS s, 9L AS i": "table branch partitioned",
-    "INSERT OVERWRITE {r} VALUES (9, 'z')": "table branch",
-    "INSERT INTO {r} REPLACE WHERE i = 1 VALUES (1, 'y')": "table branch",
+    "INSERT OVERWRITE {r} VALUES (9, 'z')": "table branch partitioned",
+    "INSERT INTO {r} REPLACE WHERE i = 1 VALUES (1, 'y')": "table branch partitioned",
     "UPDATE {r} SET s = 'u' WHERE i = 1": "table branch partitioned",
     "UPDATE {r} SET i = i": "table branch partitioned",
     "DELETE FROM {r} WHERE i = 1": "table branch partitioned",
@@ -71,15 +71,15 @@ DONE: dict[str, str] = {
     "ALTER TABLE {r} RENAME TO {c}.ns.renamed": "table",
     "ALTER TABLE {c}.ns.t RENAME TO {r}": "missing",
     "ALTER TABLE {r} SET TBLPROPERTIES ('a' = 'b')": "table",
-    "ALTER TABLE {r} ADD COLUMN n INT": "table",
-    "ALTER TABLE {r} RENAME COLUMN s TO z": "table",
+    "ALTER TABLE {r} ADD COLUMN n INT": "table partitioned",
+    "ALTER TABLE {r} RENAME COLUMN s TO z": "table partitioned",
     "ALTER TABLE {r} DROP COLUMN s": "table",
     "ALTER TABLE {r} ADD PARTITION (s = 'x')": "",
     "ALTER TABLE {r} CLUSTER BY (i)": "",
     "COMMENT ON TABLE {r} IS 'said'": "table",
     "ANALYZE TABLE {r} COMPUTE STATISTICS": "",
     "MSCK REPAIR TABLE {r}": "",
-    "CREATE INDEX ix ON {r} (i)": "table",
+    "CREATE INDEX ix ON {r} (i)": "table partitioned",
     "ALTER TABLE {r} REPLACE COLUMNS (k INT)": "",
 }
 """The kinds of relations on which a statement has an effect; it is refused on all others."""
@@ -87,7 +87,7 @@ DONE: dict[str, str] = {
 OPTIONAL: dict[str, tuple[str, str]] = {
     "DROP TABLE IF EXISTS {r}": ("table partitioned", "missing"),
     "DROP VIEW IF EXISTS {r}": ("view", "missing"),
-    "DROP INDEX IF EXISTS ix ON {r}": ("", "table"),
+    "DROP INDEX IF EXISTS ix ON {r}": ("", "table partitioned"),
     "CREATE TABLE IF NOT EXISTS {r} (k INT)": ("missing", "table branch tag metadata partitioned view"),
 }
 """The kinds on which a statement has an effect, and those on which it does nothing as it says."""

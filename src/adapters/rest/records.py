@@ -9,7 +9,7 @@ from typing import Any
 
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.partitions.writing import PartitionWritePlan
+from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.transaction_records import SUCCEEDED, TransactionRecord
 from lancekeep.application.rows.versions import raise_unless_committed
@@ -144,7 +144,13 @@ class RestPartitions:
     def __init__(self, server: CatalogServer) -> None:
         self._server = server
 
-    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
+    def create(
+        self,
+        schema: Any,
+        by: Iterable[PartitionBy],
+        plan: PartitionWritePlan | None = None,
+        written: Sequence[WrittenPartition] = (),
+    ) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.create")
 
     def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import attrs
@@ -186,8 +187,9 @@ class PartitionedNamespace:
         created: Sequence[WrittenPartition] = (),
         *,
         exactly: bool = False,
+        schema: pa.Schema | None = None,
     ) -> None:
-        """Change rows of partitions, and publish all partitions atomically.
+        """Change rows or columns of partitions, and publish all partitions atomically.
 
         Args:
             plan: A plan of `begin_write`, with which ``created`` were written.
@@ -196,6 +198,7 @@ class PartitionedNamespace:
                 one version with pylance.
             created: The new partitions, each once.
             exactly: Whether all partitions must be as they were read, not only the changed ones.
+            schema: The schema of all partitions after the change, with numbered columns; by default it stays.
 
         Raises:
             ConcurrentModification: Other writers changed the same partitions. Nothing was published.
@@ -203,7 +206,7 @@ class PartitionedNamespace:
             CommitUnknown, StoreUnavailable: As for `write`.
         """
         writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
-        writer.change(read.partitions, acts, created, exactly=exactly)
+        writer.change(read.partitions, acts, created, exactly=exactly, schema=schema)
 
     def abandon(self, written: Iterable[WrittenPartition]) -> None:
         """Remove the directories of new partitions that were not published. Idempotent."""
@@ -269,9 +272,16 @@ class Partitions:
         self._namespaces = namespaces
         self._ledger = ledger
         self._places = places
+        self._writer = partial(PartitionWriter, ledger, places, writes, removal, engine)
         self._namespace = PartitionedNamespace(ledger, places, writes, removal, engine)
 
-    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
+    def create(
+        self,
+        schema: Any,
+        by: Iterable[PartitionBy],
+        plan: PartitionWritePlan | None = None,
+        written: Sequence[WrittenPartition] = (),
+    ) -> PartitionedNamespace:
         """Make the catalog a partitioned namespace.
 
         The tables of a partitioned namespace share a schema and are divided by values of their rows. Tables that the
@@ -280,21 +290,27 @@ class Partitions:
         Args:
             schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
             by: The levels, outermost first.
+            plan: A plan of `begin_create` for the same schema and levels.
+            written: The first partitions, which were written with ``plan``. They become visible with the namespace.
 
         Raises:
             AlreadyExists: The catalog is partitioned already.
             InvalidInput: The schema or a level is invalid.
             Unsupported: The catalog is a V1 directory.
+            StoreUnavailable: A store did not answer; check with `open`.
         """
         numbered, spec = _new(schema, by)
-        self._ledger.apply(lambda view: (_create(view, spec, numbered), None))
+        if plan is None:
+            self._ledger.apply(lambda view: (_create(view, spec, numbered), None))
+        else:
+            self._writer(plan).create(written, lambda view: _create(view, spec, numbered))
         return self._namespace
 
     def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
         """Return a plan to write the first rows before the partitions exist.
 
-        `create` with the same arguments and `PartitionedNamespace.publish` then make the rows visible. Nothing is
-        changed. Raises as `create` does.
+        `create` with the same arguments, the plan and the written partitions makes them visible. Nothing is changed.
+        Raises as `create` does.
         """
         numbered, spec = _new(schema, by)
         view = self._ledger.view()

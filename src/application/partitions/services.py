@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
 from lancekeep.application.partitions.namespace import PartitionedNamespace
-from lancekeep.application.partitions.writing import PartitionWritePlan
+from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
 from lancekeep.domain.partitioning import PartitionBy
 
 
 class PartitionService(Protocol):
     """The partitions of a catalog; `Partitions` describes the methods."""
 
-    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace: ...
+    def create(
+        self,
+        schema: Any,
+        by: Iterable[PartitionBy],
+        plan: PartitionWritePlan | None = None,
+        written: Sequence[WrittenPartition] = (),
+    ) -> PartitionedNamespace: ...
 
     def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan: ...
 

@@ -19,10 +19,10 @@ from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
-from lancekeep.application.partitions.arrow_json import schema_of
+from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_of
 from lancekeep.application.partitions.values import column_type
 from lancekeep.application.rows.writes import Writes
-from lancekeep.domain.catalog import AddColumns, CatalogView, Change
+from lancekeep.domain.catalog import AddColumns, CatalogView, Change, Entries, SetProperties
 from lancekeep.domain.errors import (
     ConcurrentModification,
     Damaged,
@@ -180,14 +180,16 @@ class PartitionWriter:
         created: Sequence[WrittenPartition],
         *,
         exactly: bool,
+        schema: pa.Schema | None,
     ) -> None:
-        """Change rows of partitions, add partitions, and publish all of it atomically.
+        """Change partitions, add partitions, and publish all of it atomically.
 
         Args:
             read: The partitions that were read.
             acts: The changes by table. Each takes the rows that were read, as a dataset, and commits one version.
             created: The new partitions.
             exactly: Whether all partitions must be as they were read, not only those that change.
+            schema: The schema of the namespace after the change; None keeps it.
         """
         parts = [_Part(each) for each in created if each.fragments]
         bases = [partition for partition in read if partition.table.id in acts]
@@ -201,12 +203,15 @@ class PartitionWriter:
             for spec in specs_of(view.properties).values():
                 changed = [each for each in publications if each.base is not None and each.base.spec == spec]
                 changes += publish(view, spec, changed + (first if spec == self.plan.spec else []))
+            if schema is not None:
+                changes.append(SetProperties({SCHEMA_PROPERTY: exact_schema_text(schema)}))
             return changes, None
 
         try:
             for part in parts:
                 part.publication = self._first(part.written)
-            publications = at_once(self._changed, bases, [acts[base.table.id] for base in bases])
+            with self.writes.altering([] if schema is None else list(acts)):
+                publications = at_once(self._changed, bases, [acts[base.table.id] for base in bases])
             self.ledger.apply(decide)
         except StoreUnavailable:
             raise  # the outcome is unknown, so the written files stay
@@ -217,6 +222,31 @@ class PartitionWriter:
                 raise ConcurrentModification(
                     "other writers changed the same partitions; nothing was published"
                 ) from error
+            raise
+
+    def create(self, written: Sequence[WrittenPartition], creation: Callable[[CatalogView], list[Change]]) -> None:
+        """Publish the first partitions in the change that creates the namespace.
+
+        Args:
+            written: The partitions.
+            creation: Returns the changes that create the namespace, or raises because it exists.
+        """
+        parts = [_Part(each) for each in written if each.fragments]
+
+        def decide(view: CatalogView) -> tuple[list[Change], None]:
+            created = creation(view)
+            first = [part.publication for part in parts if part.publication is not None]
+            return [*created, *publish(Entries(0, (), {}).after(created), self.plan.spec, first)], None
+
+        try:
+            for part in parts:
+                part.publication = self._first(part.written)
+            self.ledger.apply(decide)
+        except StoreUnavailable:
+            raise  # the outcome is unknown, so the written files stay
+        except Exception:
+            for part in parts:
+                self._forget(part)
             raise
 
     def _changed(self, base: Partition, act: Callable[[Any], Any]) -> Publication:
@@ -263,7 +293,9 @@ class PartitionWriter:
         schema = view.properties.get(SCHEMA_PROPERTY)
         is_same = schema is not None and schema_of(schema).equals(self.plan.schema, check_metadata=True)
         if not is_same or specs_of(view.properties).get(self.plan.spec.id) != self.plan.spec:
-            raise ConcurrentModification("the partitions were dropped during the write; nothing was published")
+            raise ConcurrentModification(
+                "the partitions were dropped, or their columns were changed, during the write; nothing was published"
+            )
 
     def _commit(self, part: _Part, base: Partition | None, table: ObjectId) -> None:
         """Commit the rows as a version that follows the version that ``base`` publishes.

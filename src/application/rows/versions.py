@@ -23,6 +23,7 @@ from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.digests import Recorder
+from lancekeep.application.rows.partition_columns import PartitionColumns
 from lancekeep.domain.catalog import Lookup
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -31,13 +32,11 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import NamingScheme, detached_version
-from lancekeep.domain.partition_rules import is_partition
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, is_at, v1_table
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.judge import Approved
-from lancekeep.format.schema import columns_in
 
 Success = TypeVar("Success", Committed, AllCommitted)
 
@@ -98,6 +97,7 @@ class Versions:
         self.lines = lines
         self.recorder = recorder
         self.committed = committed
+        self.columns = PartitionColumns(ledger, places)
         self.unfinished_clones = UnfinishedClones(ledger, places)
 
     # -- tables -------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Versions:
         """
         if version != 1:
             self.require_one_scheme(table, branch)
-        self._require_columns(table, branch, lambda: self._places.objects.get(manifest_path))
+        self.columns.require_kept(table, branch, lambda: self._places.objects.get(manifest_path))
         outcome = self._ledger.commits.commit(
             self._places.dataset_root(table).branch(branch),
             version,
@@ -308,7 +308,7 @@ class Versions:
             CommitRefused: As `commit_version`.
         """
         self.require_one_scheme(table)
-        self._require_columns(table, None, lambda: built.content)
+        self.columns.require_kept(table, None, lambda: built.content)
         confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
@@ -349,7 +349,7 @@ class Versions:
             if each.version == 1:
                 self.unfinished_clones.refuse(each.table)
             self.require_one_scheme(each.table, each.branch)
-            self._require_columns(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
+            self.columns.require_kept(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
         checks = [
             self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
             for each in candidates
@@ -374,34 +374,6 @@ class Versions:
         if isinstance(outcome, Committed):
             self.committed.add(table.id)
             self.recorder.note(table, branch, outcome.version, outcome.path)
-
-    def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is not the table of a partition.
-
-        Raises:
-            Refused: The table is a partition; all partitions have the columns of the namespace.
-        """
-        if is_partition(self._ledger.recent(), object_id):
-            raise Refused(
-                f"the table {object_id} is a partition, and all partitions have the columns of the partitioned "
-                "namespace; nothing was changed. To have other columns, create a partitioned catalog with them, and "
-                "write the rows there."
-            )
-
-    def _require_columns(self, table: Table, branch: str | None, staged: Callable[[], bytes]) -> None:
-        """Check that a new version of a partition keeps the columns; for a partition, reads both manifests.
-
-        Raises:
-            Refused: The columns differ.
-        """
-        if not is_partition(self._ledger.recent(), table.id):
-            return
-        latest = self._ledger.commits.latest(self._places.dataset_root(table).branch(branch))
-        if latest is not None:
-            before = self._places.objects.get(latest.path)
-            with suppress(ValueError):  # an unreadable manifest is refused by the commit
-                if columns_in(before) != columns_in(staged()):
-                    self.require_columns_may_change(table.id)
 
     def _confirming(
         self, table: Table, version: int, *, first: bool, branch: str | None = None

@@ -5,8 +5,8 @@ The methods of `Catalog` with similar names document these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -338,8 +338,12 @@ class Writes:
         self._published.require_no_new_rows(object_id)
 
     def require_columns_may_change(self, object_id: ObjectId) -> None:
-        """Check that a table is no partition; see `Versions.require_columns_may_change`."""
-        self._versions.require_columns_may_change(object_id)
+        """Check that a table is no partition; see `PartitionColumns.require_may_change`."""
+        self._versions.columns.require_may_change(object_id)
+
+    def altering(self, tables: Collection[ObjectId]) -> AbstractContextManager[None]:
+        """Let versions of partitions have other columns; see `PartitionColumns.altering`."""
+        return self._versions.columns.altering(tables)
 
     def _require_columns(self, object_id: ObjectId, schema: Any) -> None:
         """Check that an overwrite keeps the columns of a partition."""

@@ -38,17 +38,7 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
         InvalidInput: Lance cannot store the altered columns.
         Unsupported: Lance tables do not support a change.
     """
-    by_kind: dict[str, list[Any]] = {}
-    for change in changes:
-        by_kind.setdefault(change.getClass().getSimpleName(), []).append(change)
-    unknown = by_kind.keys() - _COLUMN_CHANGES.keys() - _PROPERTY_CHANGES
-    if unknown:
-        raise Unsupported(f"{table}: a Lance table cannot be altered by {_WORDS.get(min(unknown), min(unknown))}")
-    if by_kind.keys() >= {"DeleteColumn", "AddColumn"}:  # no other statement has both
-        raise Unsupported(
-            f"{table}: REPLACE COLUMNS would remove the values of all columns. Use ADD, DROP, RENAME and ALTER COLUMN, "
-            "or CREATE OR REPLACE TABLE"
-        )
+    by_kind = changes_by_kind(str(table), changes)
     given = {change.property(): change.value() for change in by_kind.pop("SetProperty", [])}
     removed = [change.property() for change in by_kind.pop("RemoveProperty", [])]
     stored = catalog.find_table(table).properties
@@ -67,9 +57,29 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     if by_kind.keys() - {"UpdateColumnComment"}:
         catalog.structure.require_columns_may_change(table)
     for kind, of_kind in by_kind.items():
-        catalog.commit_change(table, partial(_altered, _COLUMN_CHANGES[kind], of_kind))
+        catalog.commit_change(table, partial(altered, COLUMN_CHANGES[kind], of_kind))
     if given or removed:
         _set_properties(catalog, table, stored, given, removed)
+
+
+def changes_by_kind(table: str, changes: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the changes of a statement by kind.
+
+    Raises:
+        Unsupported: Lance tables do not support a change.
+    """
+    by_kind: dict[str, list[Any]] = {}
+    for change in changes:
+        by_kind.setdefault(change.getClass().getSimpleName(), []).append(change)
+    unknown = by_kind.keys() - COLUMN_CHANGES.keys() - PROPERTY_CHANGES
+    if unknown:
+        raise Unsupported(f"{table}: a Lance table cannot be altered by {_WORDS.get(min(unknown), min(unknown))}")
+    if by_kind.keys() >= {"DeleteColumn", "AddColumn"}:  # no other statement has both
+        raise Unsupported(
+            f"{table}: REPLACE COLUMNS would remove the values of all columns. Use ADD, DROP, RENAME and ALTER COLUMN, "
+            "or CREATE OR REPLACE TABLE"
+        )
+    return by_kind
 
 
 def constraint_property(constraint: Any) -> dict[str, str]:
@@ -154,7 +164,7 @@ def _set_properties(
         raise
 
 
-def _altered(alteration: Callable[[Any, Sequence[Any]], None], changes: Sequence[Any], dataset: Any) -> Any:
+def altered(alteration: Callable[[Any, Sequence[Any]], None], changes: Sequence[Any], dataset: Any) -> Any:
     alteration(dataset, changes)
     return dataset
 
@@ -258,7 +268,7 @@ def _path(change: Any) -> str:
     return plain_path(change.fieldNames())
 
 
-_COLUMN_CHANGES = {
+COLUMN_CHANGES = {
     "AddColumn": _add,
     "DeleteColumn": _drop,
     "RenameColumn": _rename,
@@ -273,4 +283,4 @@ _WORDS = {
     "ClusterBy": "CLUSTER BY",
 }
 
-_PROPERTY_CHANGES = {"SetProperty", "RemoveProperty", "AddConstraint", "DropConstraint", "UpdateColumnDefaultValue"}
+PROPERTY_CHANGES = {"SetProperty", "RemoveProperty", "AddConstraint", "DropConstraint", "UpdateColumnDefaultValue"}

@@ -36,10 +36,11 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, PARTITIONS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.partitioned import (
     PartitionedTable,
-    StagedPartitions,
     is_partitioned,
     require_partitioned,
 )
+from lancekeep.entrypoints.spark.sql.partitioned_alter import alter_partitions
+from lancekeep.entrypoints.spark.sql.partitioned_write import StagedPartitions
 from lancekeep.entrypoints.spark.sql.procedures import NAMESPACE as SYSTEM
 from lancekeep.entrypoints.spark.sql.procedures import PROCEDURES, Procedure
 from lancekeep.entrypoints.spark.sql.streams import Streams
@@ -188,7 +189,11 @@ class SqlCatalog(ViewCatalog):
         except TableNotFound:
             if self._is_partitioned(table):
                 if version is not None or moment is not None:
-                    raise InvalidInput(f"{self._shown(table)} has no versions; each partition has its own") from None
+                    raise InvalidInput(
+                        f"{self._shown(table)} is all partitions of the catalog, and has no versions; each partition "
+                        f"has its own. Read the table of a partition; {self._shown(table)}.{PARTITIONS} shows their "
+                        "names"
+                    ) from None
                 return PartitionedTable(self._jvm, self._shown(table), self._catalog)
             part = self._part(table, version, moment)
             if part is None:
@@ -260,8 +265,9 @@ class SqlCatalog(ViewCatalog):
             )
         if self._is_partitioned(name):
             raise Unsupported(
-                f"{self._shown(name)} is all partitions of the catalog: it cannot be replaced, altered or renamed. "
-                "Drop it and create it; or change how later rows are divided with catalog.partitions.open().evolve."
+                f"{self._shown(name)} is all partitions of the catalog: it cannot be replaced or renamed. Drop it and "
+                "create it; INSERT OVERWRITE replaces its rows, and catalog.partitions.open().evolve changes how later "
+                "rows are divided."
             )
 
     def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
@@ -304,8 +310,11 @@ class SqlCatalog(ViewCatalog):
         types = {key: value for key, value in dict(source.properties()).items() if is_type_property(key)}
         return self._create(identifier, attrs.evolve(definition, properties={**types, **definition.properties}))
 
-    def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable:
+    def alterTable(self, identifier: Any, changes: Iterable[Any]) -> SqlTable | PartitionedTable:
         table = object_id(identifier)
+        if self._is_partitioned(table) and not self._catalog.table_exists(table):
+            alter_partitions(self._catalog, self._shown(table), list(changes))
+            return PartitionedTable(self._jvm, self._shown(table), self._catalog)
         self._require_whole(table)
         alter(self._catalog, table, list(changes))
         return self._table(table, None, None)

@@ -45,22 +45,39 @@ class Indexed(Proxy):
         options = _options(name, given)
         if self.indexExists(name):
             raise IndexAlreadyExists(f"{self._table} has an index {name!r}; drop it first, or choose another name")
+        tables = self._indexed()
+        if not tables:
+            raise InvalidInput(f"{self._table} has no partition to index; insert rows first. Nothing was changed.")
         spark = SparkSession.getActiveSession() or self._jvm.spark
-        index(spark, self._catalog, self._table, paths[0][0], kind, name=name, **options)
+        for table in tables:
+            index(spark, self._catalog, table, paths[0][0], kind, name=name, **options)
 
     def dropIndex(self, name: str) -> None:
         self._require_main()
-        self._catalog.structure.drop_index(self._table, name)
+        tables = self._having(name) or self._indexed()[:1]
+        if not tables:
+            raise IndexNotFound(f"{self._table} has no index {name!r}, because it has no partition")
+        for table in tables:
+            self._catalog.structure.drop_index(table, name)
 
     def indexExists(self, name: str) -> bool:
-        return any(each.name == name for each in self._catalog.structure.indexes(self._table))
+        return bool(self._having(name))
+
+    def _indexed(self) -> list[ObjectId]:
+        """Return the tables that have the indexes."""
+        return [self._table]
+
+    def _having(self, name: str) -> list[ObjectId]:
+        structure = self._catalog.structure
+        return [table for table in self._indexed() if any(each.name == name for each in structure.indexes(table))]
 
     def listIndexes(self) -> Any:
         kind, reference = self._jvm.java(INDEX + "TableIndex"), EXPRESSIONS + "NamedReference"
         properties = self._jvm.java("java.util.Properties")
         expressions = self._jvm.java(EXPRESSIONS + "Expressions")
         found = []
-        for each in self._catalog.structure.indexes(self._table):
+        stored = [each for table in self._indexed() for each in self._catalog.structure.indexes(table)]
+        for each in {each.name: each for each in stored}.values():
             columns = self._jvm.array(reference, [expressions.column(name) for name in each.columns])
             found.append(kind(each.name, each.kind, columns, self._jvm.map({}), properties()))
         return self._jvm.array(INDEX + "TableIndex", found)

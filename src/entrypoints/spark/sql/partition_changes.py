@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import attrs
@@ -38,6 +39,7 @@ from lancekeep.entrypoints.spark.sql.row_level import (
     Statement,
     added_fragments,
     addressed,
+    matching,
 )
 from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
 from lancekeep.entrypoints.spark.writing import write_batches
@@ -193,6 +195,7 @@ def publish_rows(
     plan: PartitionWritePlan,
     written: Iterable[WrittenPartition],
     gone: Mapping[str, Addresses],
+    replaced: Mapping[str, str] = MappingProxyType({}),
     *,
     exactly: bool,
 ) -> None:
@@ -203,6 +206,7 @@ def publish_rows(
         plan: The plan with which the rows were written.
         written: The new rows; several may be of one partition.
         gone: The addresses of removed rows in ascending order, by the name of the partition's table.
+        replaced: Conditions of removed rows, by the name of the partition's table.
         exactly: Whether all partitions must be as the statement read them.
 
     Raises:
@@ -222,16 +226,16 @@ def publish_rows(
             f"{target._name}: the partition {min(late)} was added during the statement; nothing was published"
         )
     acts = {
-        name: partial(_change, added=added[name], gone=gone.get(name, _NONE))
-        for name in sorted((gone.keys() | added.keys()) - created.keys())
+        name: partial(_change, added=added[name], gone=gone.get(name, _NONE), condition=replaced.get(name))
+        for name in sorted((gone.keys() | replaced.keys() | added.keys()) - created.keys())
     }
     if acts or created:
         target._publish(plan, acts, list(created.values()), exactly=exactly)
 
 
-def _change(dataset: Any, added: Sequence[str], gone: Addresses) -> Any:
-    """Commit new fragments and the removal of rows as one version."""
-    changed, removed = addressed(dataset, gone)
+def _change(dataset: Any, added: Sequence[str], gone: Addresses, condition: str | None) -> Any:
+    """Commit new fragments and the removal of rows, by address or by a condition, as one version."""
+    changed, removed = addressed(dataset, gone) if condition is None else matching(dataset, condition)
     fields = field_ids(dataset, dataset.schema.names)
     changes = FragmentChanges(dataset.version, added_fragments(added), changed, removed, (), fields)
     transaction = lance.Transaction(dataset.version, changes.operation())

@@ -1,13 +1,13 @@
 """Show a partitioned namespace as one table.
 
 A query reads the published versions of one moment. Its conditions, and the conditions that a join finds at run time,
-select the partitions; Lance applies them to the rows. An INSERT routes its rows by one shuffle, and publishes once. A
-dynamic overwrite replaces the partitions that get rows in the same way.
+select the partitions; Lance applies them to the rows. An INSERT routes its rows by one shuffle, and publishes once. An
+overwrite replaces rows in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.values import column_type
-from lancekeep.application.partitions.writing import APPEND, OVERWRITE, PartitionWritePlan, WrittenPartition
+from lancekeep.application.partitions.writing import APPEND, PartitionWritePlan, WrittenPartition
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.domain.errors import ConcurrentModification, NamespaceNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
@@ -25,22 +25,24 @@ from lancekeep.domain.partition_rules import DATASET
 from lancekeep.domain.partitioning import PartitionSpec
 from lancekeep.domain.partitions import Partition
 from lancekeep.entrypoints.spark.arrow_types import key_of
-from lancekeep.entrypoints.spark.internals.classes import CATALOG, INSERTABLE, WRITE
+from lancekeep.entrypoints.spark.internals.classes import CATALOG, INDEX
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
-from lancekeep.entrypoints.spark.internals.sessions import frame_of, internal_rows
+from lancekeep.entrypoints.spark.internals.sessions import internal_rows
 from lancekeep.entrypoints.spark.partitions import write_partitioned, written_partitions
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import WAP_BRANCH
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties
 from lancekeep.entrypoints.spark.sql.definitions import TableDefinition
+from lancekeep.entrypoints.spark.sql.indexes import Indexed
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS, MetadataColumn
 from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
 from lancekeep.entrypoints.spark.sql.partition_changes import PARTITION, Act, PartitionedStatement, publish_rows
 from lancekeep.entrypoints.spark.sql.partitioned_scan import PartitionedScanBuilder, tests_of
+from lancekeep.entrypoints.spark.sql.partitioned_write import Conditions, PartitionedInsert
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.row_level import OperationBuilder
-from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
+from lancekeep.entrypoints.spark.sql.streams import given_options
 from lancekeep.entrypoints.spark.sql.table import PROVIDER
 from lancekeep.entrypoints.spark.sql.transforms import shown_transforms
 
@@ -55,11 +57,12 @@ _METADATA = (
 """The metadata columns: name, comment and type."""
 
 
-class PartitionedTable(Relation, Unmetered):
+class PartitionedTable(Relation, Unmetered, Indexed):
     """All partitions of a catalog as one table."""
 
     class Java:
         implements = (
+            INDEX + "SupportsIndex",
             CATALOG + "SupportsRead",
             CATALOG + "SupportsWrite",
             CATALOG + "SupportsDeleteV2",
@@ -72,6 +75,7 @@ class PartitionedTable(Relation, Unmetered):
         self._jvm = jvm
         self._name = name
         self._catalog = catalog
+        self._table = ObjectId((DATASET,))
         self._namespace = catalog.partitions.open()
         self._scan = self._namespace.scan()
         self._schema = jvm.struct(spark_schema(self._scan.schema))
@@ -85,16 +89,25 @@ class PartitionedTable(Relation, Unmetered):
 
     def capabilities(self) -> Any:
         kinds = self._jvm.java(CATALOG + "TableCapability")
-        return self._jvm.set([kinds.BATCH_READ, kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE, kinds.OVERWRITE_DYNAMIC])
+        return self._jvm.set(
+            [
+                kinds.BATCH_READ,
+                kinds.BATCH_WRITE,
+                kinds.V1_BATCH_WRITE,
+                kinds.TRUNCATE,
+                kinds.OVERWRITE_BY_FILTER,
+                kinds.OVERWRITE_DYNAMIC,
+                kinds.MICRO_BATCH_READ,  # the scan and the write refuse streams, and name the alternatives
+                kinds.STREAMING_WRITE,
+            ]
+        )
 
     def newScanBuilder(self, options: Any) -> PartitionedScanBuilder:
-        refuse_options(self._name, given_options(options))
-        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._scan)
+        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._scan, given_options(options))
 
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
-        refuse_options(self._name, given_options(info.options()))
         self._require_main()
-        return PartitionedInsert(self._jvm, self._name, self._insert)
+        return PartitionedInsert(self._jvm, self, info.options())
 
     def _insert(self, frame: DataFrame, mode: str, after: str | None) -> None:
         """Publish new rows, with ``after`` only if the partitions are still as of this version."""
@@ -105,6 +118,31 @@ class PartitionedTable(Relation, Unmetered):
             raise ConcurrentModification(f"{self._name} was changed while the statement was planned")
         plan = self._begin()
         publish_rows(self, plan, written_partitions(frame, plan), {}, exactly=True)
+
+    def _replace(self, frame: DataFrame, replaced: Conditions) -> None:
+        """Publish new rows instead of the rows that satisfy conditions."""
+        plan = self._begin()
+        publish_rows(self, plan, written_partitions(frame, plan), {}, replaced, exactly=True)
+
+    def _conditions(self, predicates: Iterable[Any]) -> Conditions:
+        """Return the conditions of the partitions that have such rows.
+
+        Raises:
+            Unsupported: Only Spark can evaluate the condition.
+        """
+        given = list(predicates)
+        conditions = {}
+        for partition, dataset in self._scan.where(tests_of(given, self._scan.schema) or None).datasets():
+            texts = [translated(predicate, dataset) for predicate in given]
+            if None in texts:
+                raise Unsupported(
+                    f"{self._name}: only Spark can evaluate the condition of the rows to delete or replace; nothing "
+                    "was changed. To replace them, run DELETE and INSERT, or MERGE."
+                )
+            condition = conjunction([text for text in texts if text is not None]) or "true"
+            if dataset.count_rows(condition):
+                conditions[str(partition.table.id)] = condition
+        return conditions
 
     def version(self) -> str | None:
         """Return a digest of the partitions and their versions."""
@@ -198,22 +236,17 @@ class PartitionedTable(Relation, Unmetered):
 
     def deleteWhere(self, predicates: Iterable[Any], options: Any = None) -> None:
         self._require_main()
-        given = list(predicates)
-        found = self._scan.where(tests_of(given, self._scan.schema) or None)
-        acts: dict[str, Act] = {}
-        for partition, dataset in found.datasets():
-            texts = [translated(predicate, dataset) for predicate in given]
-            if None in texts:
-                raise Unsupported(f"{self._name}: only Spark can evaluate the condition; nothing was deleted")
-            condition = conjunction([text for text in texts if text is not None]) or "true"
-            if dataset.count_rows(condition):
-                acts[str(partition.table.id)] = partial(_deleted, condition=condition)
-        if acts:
+        found = self._conditions(predicates)
+        if found:
+            acts = {name: partial(_deleted, condition=condition) for name, condition in found.items()}
             self._publish(self._begin(), acts, (), exactly=False)
 
     def truncateTable(self, options: Any = None) -> bool:
         self.deleteWhere([])
         return True
+
+    def _indexed(self) -> list[ObjectId]:
+        return sorted(partition.table.id for partition in self._partitions)
 
     @property
     def _partitions(self) -> Sequence[Partition]:
@@ -242,104 +275,6 @@ class PartitionedTable(Relation, Unmetered):
                 f"{self._name}: the session writes to the branch {branch!r}, and partitions have no branches; nothing "
                 f"was changed. Unset {WAP_BRANCH}."
             )
-
-
-class PartitionedInsert(Unmetered):
-    """One INSERT or dynamic overwrite, which Spark hands over as a DataFrame.
-
-    Spark uses the object as the builder, the write and the relation.
-    """
-
-    class Java:
-        implements = (
-            WRITE + "SupportsDynamicOverwrite",
-            WRITE + "V1Write",
-            INSERTABLE,
-            "java.util.function.Consumer",
-        )
-
-    def __init__(self, jvm: Jvm, name: str, write: Callable[..., Any]) -> None:
-        """Create it.
-
-        Args:
-            jvm: The session's JVM.
-            name: The name of the table.
-            write: Takes the rows; as keywords the mode, and the version of the table that must not change.
-        """
-        self._jvm = jvm
-        self._name = name
-        self._write = write
-        self._mode = APPEND
-        self._after: str | None = None
-
-    def accept(self, read: Iterable[Any]) -> None:
-        """Publish only if no partition changes; see `write.Insert.accept`."""
-        self._after = next((table.version() for table in read if table.name() == self._name), None)
-
-    def andThen(self, after: Any) -> Any:
-        raise Unsupported("the planner strategy calls accept alone")
-
-    def overwriteDynamicPartitions(self) -> PartitionedInsert:
-        self._mode = OVERWRITE
-        return self
-
-    def build(self) -> PartitionedInsert:
-        return self
-
-    def toInsertableRelation(self) -> PartitionedInsert:
-        return self
-
-    def insert(self, data: Any, overwrite: bool) -> None:
-        self._write(frame_of(data, self._jvm.spark), mode=self._mode, after=self._after)
-
-    def description(self) -> str:
-        return f"{self._mode} {self._name}"
-
-    def toBatch(self) -> Any:
-        raise Unsupported(f"{self._name}: Spark writes partitions through a DataFrame")
-
-    def toStreaming(self) -> Any:
-        raise Unsupported(f"{self._name}: a stream cannot write to partitions")
-
-
-class StagedPartitions(Relation, Unmetered):
-    """A partitioned table that is invisible until its first rows commit."""
-
-    class Java:
-        implements = (CATALOG + "StagedTable", CATALOG + "SupportsWrite")
-
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, wanted: TableDefinition) -> None:
-        self._jvm = jvm
-        self._name = name
-        self._catalog = catalog
-        self._wanted = wanted
-        self._plan = catalog.partitions.begin_create(wanted.schema, wanted.by)
-        self._schema = jvm.struct(spark_schema(self._plan.schema))
-        self._written: list[WrittenPartition] = []
-
-    def partitioning(self) -> Any:
-        return shown_transforms(self._jvm, self._plan.spec, self._plan.schema)
-
-    def properties(self) -> Any:
-        return self._jvm.map({**type_properties(self._plan.schema), "provider": PROVIDER})
-
-    def capabilities(self) -> Any:
-        kinds = self._jvm.java(CATALOG + "TableCapability")
-        return self._jvm.set([kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE])
-
-    def newWriteBuilder(self, info: Any) -> PartitionedInsert:
-        refuse_options(self._name, given_options(info.options()))
-        return PartitionedInsert(self._jvm, self._name, self._write)
-
-    def _write(self, frame: DataFrame, mode: str, after: str | None) -> None:
-        self._written = written_partitions(frame, self._plan)
-
-    def commitStagedChanges(self) -> None:
-        namespace = self._catalog.partitions.create(self._wanted.schema, self._wanted.by)
-        namespace.publish(self._plan, self._written)
-
-    def abortStagedChanges(self) -> None:
-        """Do nothing: the files are unreachable, and clean-up removes them."""
 
 
 def _deleted(dataset: Any, condition: str) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import numpy as np
@@ -15,6 +15,7 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.scan import Scan as PartitionScan
 from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.domain.column_names import quoted
+from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
@@ -22,9 +23,11 @@ from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
+from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
 from lancekeep.entrypoints.spark.sql.partition_changes import PARTITION
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
 from lancekeep.entrypoints.spark.sql.scan import DriverScan
+from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
 _REFERENCE = EXPRESSIONS + "NamedReference"
@@ -39,11 +42,12 @@ class PartitionedScanBuilder(Proxy):
     class Java:
         implements = (READ + "SupportsPushDownV2Filters", READ + "SupportsPushDownRequiredColumns")
 
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan) -> None:
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan, options: Mapping[str, str]) -> None:
         self._jvm = jvm
         self._name = name
         self._catalog = catalog
         self._scan = scan
+        self._options = options
         self._columns = spark_schema(scan.schema)
         self._filters: list[str] = []
         self._pushed: list[Any] = []
@@ -86,6 +90,7 @@ class PartitionedScanBuilder(Proxy):
             self._scan,
             self._jvm.struct(self._columns),
             conjunction(self._filters),
+            self._options,
             keeps=self._keeps,
         )
 
@@ -107,6 +112,7 @@ class PartitionedScan(DriverScan):
         scan: PartitionScan,
         schema: Any,
         condition: str | None,
+        options: Mapping[str, str],
         *,
         keeps: bool,
     ) -> None:
@@ -115,6 +121,7 @@ class PartitionedScan(DriverScan):
         self._name = name
         self._catalog = catalog
         self._condition = condition
+        self._options = options
         self._scan = scan
 
     def description(self) -> str:
@@ -142,7 +149,14 @@ class PartitionedScan(DriverScan):
         return False
 
     def toBatch(self) -> PartitionedScan:
+        refuse_options(self._name, self._options)
         return self
+
+    def toMicroBatchStream(self, checkpoint: str) -> NoReturn:
+        raise Unsupported(
+            f"{self._name} is all partitions of the catalog, which have no common versions to stream. Read the table "
+            f"of one partition as a stream; {self._name}.{PARTITIONS} shows their names."
+        )
 
     def planInputPartitions(self) -> Any:
         tasks = []
