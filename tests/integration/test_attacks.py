@@ -340,6 +340,27 @@ def test_a_value_that_fills_the_memory_is_refused(site: Site, value: str) -> Non
         assert (status, found["code"], "times as large" in found["error"]) == (400, 13, True), (path, found)
 
 
+@pytest.mark.parametrize(
+    "value", ["1 / (id - id)", "cast(concat('not found ', cast(id as string)) as bigint)", "factorial(100 + id)"]
+)
+def test_an_expression_without_a_value_for_a_row_is_the_callers_fault(site: Site, value: str) -> None:
+    table, condition = "/v1/table/ml$features", f"{value} = 1"
+    version = site.catalog.open("ml.features").version
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (f"{table}/query", {"k": 1, "vector": {}, "filter": condition}),
+        (f"{table}/query", {"k": 1, "vector": {}, "columns": {"column_aliases": {"x": value}}}),
+        (f"{table}/count_rows", {"predicate": condition}),
+        (f"{table}/update", {"updates": [["id", value]]}),
+        (f"{table}/update", {"predicate": condition, "updates": [["id", "1"]]}),
+        (f"{table}/delete", {"predicate": condition}),
+        (f"{table}/add_columns", {"new_columns": [{"name": "x", "expression": value}]}),
+    ]
+    for path, body in requests:
+        status, found = refusal(site.ask("root", path, body))
+        assert (status, found["code"]) == (400, 13), (path, found)
+    assert site.catalog.open("ml.features").version == version
+
+
 @pytest.mark.parametrize("delimiter", ["$", "."])
 def test_a_caller_of_one_namespace_connects(site: Site, delimiter: str) -> None:
     """The root is not theirs to read; idempotency keys are recognized all the same."""

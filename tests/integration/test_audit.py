@@ -207,6 +207,7 @@ def test_lines_hold_no_credential_and_no_row(site: Site) -> None:
         ("query", {"k": 1, "vector": {}, "filter": "id === 'classified'"}),
         ("query", {"k": 1, "vector": {}, "filter": "cast('classified' as int) = id"}),
         ("query", {"k": 1, "vector": {}, "filter": "classified = id"}),
+        ("delete", {"predicate": "cast(concat('classified', cast(id as string)) as int) = 1"}),
         ("update", {"updates": [["id", "'classified'"]]}),
         ("create_index", {"column": "id", "index_type": "classified"}),
         ("describe?with_table_uri=classified", {}),

@@ -56,6 +56,13 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), meaning, advice)
     for pattern, meaning, advice in (
         (
+            # First, because its texts quote values of rows.
+            r"^(External error: )?(Query Execution error: (Error applying filter expression to batch: (Arrow|Execution)"
+            r"|Execution) error|LanceError\(Arrow\): (Divide by zero|Arithmetic overflow|Cast|Compute|Parser) error)",
+            InvalidInput,
+            "an expression has no value for a row; nothing was changed. Exclude such rows, or use NULLIF or TRY_CAST",
+        ),
+        (
             # A strict commit of version 1 looks for its base, version 0, and finds version 1.
             r"^Dataset already exists|/_versions/0\.manifest was not found",
             TableAlreadyExists,
