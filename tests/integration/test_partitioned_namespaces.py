@@ -717,6 +717,33 @@ def test_changes_of_several_partitions_are_published_once(open_catalog: Open) ->
     assert ids(namespace) == [1, 2, 3, 4]
 
 
+def test_alteration_succeeds_although_a_simultaneous_one_fails(open_catalog: Open) -> None:
+    namespace = open_catalog().partitions.create(SCHEMA, BY)
+    namespace.write(rows(1))
+
+    def alter(before: Callable[[], None]) -> None:
+        def act(dataset: Any) -> Any:
+            before()
+            dataset.add_columns(pa.field("n", pa.int32()))
+            return dataset
+
+        plan, read = namespace.begin_write(), namespace.scan()
+        schema = plan.schema.append(pa.field("n", pa.int32(), metadata={"lance:field_id": "3"}))
+        namespace.change(plan, read, {part.table.id: act for part in read.partitions}, exactly=True, schema=schema)
+
+    def stop() -> None:
+        raise InvalidInput("stopped")
+
+    def fail() -> None:
+        with pytest.raises(InvalidInput, match="stopped"):
+            alter(before=stop)
+
+    alter(before=fail)
+    assert namespace.schema.names == [*SCHEMA.names, "n"]
+    namespace.write(rows(2).append_column("n", pa.array([7], pa.int32())))
+    assert namespace.scan().to_table(["id", "n"]).sort_by("id")["n"].to_pylist() == [None, 7]
+
+
 def test_tasks_that_write_a_new_partition_share_its_directory(open_catalog: Open) -> None:
     namespace = open_catalog().partitions.create(SCHEMA, BY)
     plan = namespace.begin_write()

@@ -21,7 +21,7 @@ class PartitionColumns:
     def __init__(self, ledger: Ledger, places: Places) -> None:
         self._ledger = ledger
         self._places = places
-        self._altered: set[ObjectId] = set()
+        self._alterations: list[frozenset[ObjectId]] = []
 
     @contextmanager
     def altering(self, tables: Collection[ObjectId]) -> Iterator[None]:
@@ -29,11 +29,12 @@ class PartitionColumns:
 
         The caller publishes these versions together with the common schema, or not at all.
         """
-        self._altered.update(tables)
+        alteration = frozenset(tables)
+        self._alterations.append(alteration)  # not one set: another alteration of the same tables may last longer
         try:
             yield
         finally:
-            self._altered.difference_update(tables)
+            self._alterations.remove(alteration)
 
     def require_may_change(self, object_id: ObjectId) -> None:
         """Check that a table is not the table of a partition.
@@ -41,7 +42,8 @@ class PartitionColumns:
         Raises:
             Refused: The table is a partition; all partitions have the columns of the namespace.
         """
-        if is_partition(self._ledger.recent(), object_id) and object_id not in self._altered:
+        is_altered = any(object_id in tables for tables in tuple(self._alterations))
+        if is_partition(self._ledger.recent(), object_id) and not is_altered:
             raise Refused(
                 f"the table {object_id} is a partition, and all partitions have the columns of the partitioned "
                 "namespace; nothing was changed. ALTER TABLE of the table of all partitions in Spark changes their "
