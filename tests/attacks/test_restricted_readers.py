@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -450,6 +451,24 @@ def test_what_depends_on_hidden_rows_is_refused_by_name(site: Site) -> None:
         assert answer(site, "rows", attack, "worlda")[0] == 403, attack
     for attack in set(REFUSED_WITH_ROWS) - {"branch", "describe a branch", "describe a tag of a branch"}:
         assert answer(site, "columns", attack, "worlda")[0] == 200, attack
+
+
+def test_indexes_of_all_rows_are_neither_read_nor_quoted(site: Site) -> None:
+    """Of a table without the files of its indexes, a caller of some rows misses nothing."""
+    site.catalog.write("worlda.broken", people("worlda"))
+    site.catalog.structure.create_index("worlda.broken", NewIndex("word", "BTREE", "words"))
+    site.catalog.structure.create_index("worlda.broken", NewIndex("vector", "IVF_FLAT", "near", {"num_partitions": 1}))
+    [folder] = (site.folder / "lake").glob("*worlda$broken")
+    shutil.rmtree(folder / "_indices")
+    path = "/v1/table/worlda$broken/query"
+    for body in (named("id", filter="word = '3'"), named("id", **near(k=1))):
+        assert [row["id"] for row in rows_of(site.send("rows", path, body))] == [3]
+        quoted = site.send("root", path, body).text
+        assert ("_indices" in quoted, ".rs:" in quoted) == (True, False)
+        refused = site.send("columns", path, body)
+        assert (refused.status_code, refused.json()["code"]) == (500, 18)
+        assert "run `lancekeep fsck`" in refused.json()["error"]
+        assert not re.search(r"_indices|\.idx|\.lance|not found", refused.text)
 
 
 def test_an_entity_tag_of_another_caller_is_no_answer(site: Site) -> None:

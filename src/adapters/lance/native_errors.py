@@ -21,8 +21,8 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.features import FENCE
 
-_SOURCE = re.compile(r",\s*(location:\s*)?\S+\.rs:\d+:\d+$")
-"""Where in the engine's own sources an error was raised, which it puts at the end of its messages."""
+_SOURCE = re.compile(r"(,\s*(location:\s*)?\S+\.rs:\d+:\d+)+$")
+"""Where in the engine's own sources an error was raised and wrapped, which it puts at the end of its messages."""
 
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
