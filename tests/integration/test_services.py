@@ -106,6 +106,7 @@ OF_A_DIRECTORY = {
 SCHEMA = ROWS.schema
 QUERY = lancekeep.Query()
 NAME = "ns.t"
+PLAN: Any = None  # a server plans no partitions
 
 
 def test_every_public_name_is_found_without_a_fault(catalog: lancekeep.Catalog) -> None:
@@ -225,6 +226,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "partitions.begin_create": lambda catalog: catalog.partitions.begin_create(SCHEMA, []),
     "partitions.create": lambda catalog: catalog.partitions.create(SCHEMA, []),
     "partitions.drop": lambda catalog: catalog.partitions.drop(),
+    "partitions.finish_create": lambda catalog: catalog.partitions.finish_create(PLAN, []),
     "partitions.open": lambda catalog: catalog.partitions.open(),
     "data.analyze": lambda catalog: catalog.data.analyze(NAME, QUERY),
     "data.count": lambda catalog: catalog.data.count(NAME),
@@ -277,7 +279,8 @@ NOT_CALLED = {
 LOCAL = {
     "alter_namespace", "alter_table", "changes.latest", "changes.read", "changes.watch", "clone",
     "clones_of", "commit_rows", "events.record", "initialize", "inspect",
-    "partitions.begin_create", "partitions.create", "partitions.drop", "partitions.open",
+    "partitions.begin_create", "partitions.create", "partitions.drop", "partitions.finish_create",
+    "partitions.open",
     "snapshot", "structure.set_base_paths", "transaction",
     "unresolved_commits", "upkeep.adopt_identity", "upkeep.change_commit_store", "upkeep.cleanup",
     "upkeep.direct_commits", "upkeep.export_manifest", "upkeep.fsck", "upkeep.identity",

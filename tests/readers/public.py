@@ -47,6 +47,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
     "partitions": {
         "create": "partitions are tables of other names: test_partitioned_namespaces.py",
         "drop": "partitions are tables of other names: test_partitioned_namespaces.py",
+        "finish_create": "partitions are tables of other names: test_partitioned_namespaces.py",
     },
     "data": {
         "delete": "change_by_request",

@@ -144,17 +144,14 @@ class RestPartitions:
     def __init__(self, server: CatalogServer) -> None:
         self._server = server
 
-    def create(
-        self,
-        schema: Any,
-        by: Iterable[PartitionBy],
-        plan: PartitionWritePlan | None = None,
-        written: Sequence[WrittenPartition] = (),
-    ) -> PartitionedNamespace:
+    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.create")
 
     def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
         raise NoDirectory.at(self._server.uri, "partitions.begin_create")
+
+    def finish_create(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> PartitionedNamespace:
+        raise NoDirectory.at(self._server.uri, "partitions.finish_create")
 
     def open(self) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.open")

@@ -275,13 +275,7 @@ class Partitions:
         self._writer = partial(PartitionWriter, ledger, places, writes, removal, engine)
         self._namespace = PartitionedNamespace(ledger, places, writes, removal, engine)
 
-    def create(
-        self,
-        schema: Any,
-        by: Iterable[PartitionBy],
-        plan: PartitionWritePlan | None = None,
-        written: Sequence[WrittenPartition] = (),
-    ) -> PartitionedNamespace:
+    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
         """Make the catalog a partitioned namespace.
 
         The tables of a partitioned namespace share a schema and are divided by values of their rows. Tables that the
@@ -290,8 +284,6 @@ class Partitions:
         Args:
             schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
             by: The levels, outermost first.
-            plan: A plan of `begin_create` for the same schema and levels.
-            written: The first partitions, which were written with ``plan``. They become visible with the namespace.
 
         Raises:
             AlreadyExists: The catalog is partitioned already.
@@ -300,22 +292,34 @@ class Partitions:
             StoreUnavailable: A store did not answer; check with `open`.
         """
         numbered, spec = _new(schema, by)
-        if plan is None:
-            self._ledger.apply(lambda view: (_create(view, spec, numbered), None))
-        else:
-            self._writer(plan).create(written, lambda view: _create(view, spec, numbered))
+        self._ledger.apply(lambda view: (_create(view, spec, numbered), None))
         return self._namespace
 
     def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
         """Return a plan to write the first rows before the partitions exist.
 
-        `create` with the same arguments, the plan and the written partitions makes them visible. Nothing is changed.
-        Raises as `create` does.
+        `finish_create` makes the partitions and these rows visible. Nothing is changed. Raises as `create` does.
         """
         numbered, spec = _new(schema, by)
         view = self._ledger.view()
         _create(view, spec, numbered)
         return _plan(self._places, view, numbered, spec, APPEND)
+
+    def finish_create(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> PartitionedNamespace:
+        """Make the catalog a partitioned namespace together with its first rows.
+
+        Args:
+            plan: A plan of `begin_create`.
+            written: The first partitions, which were written with ``plan``, each once.
+
+        Raises:
+            AlreadyExists: The catalog is partitioned already. The written files are removed.
+            InvalidInput: A partition was written twice.
+            Unsupported: The catalog is a V1 directory.
+            StoreUnavailable: A store did not answer; check with `open`. The written files stay.
+        """
+        self._writer(plan).create(written, lambda view: _create(view, plan.spec, plan.schema))
+        return self._namespace
 
     def open(self) -> PartitionedNamespace:
         """Return the catalog as a partitioned namespace.

@@ -14,15 +14,11 @@ from lancekeep.domain.partitioning import PartitionBy
 class PartitionService(Protocol):
     """The partitions of a catalog; `Partitions` describes the methods."""
 
-    def create(
-        self,
-        schema: Any,
-        by: Iterable[PartitionBy],
-        plan: PartitionWritePlan | None = None,
-        written: Sequence[WrittenPartition] = (),
-    ) -> PartitionedNamespace: ...
+    def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace: ...
 
     def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan: ...
+
+    def finish_create(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> PartitionedNamespace: ...
 
     def open(self) -> PartitionedNamespace: ...
 

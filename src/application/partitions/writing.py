@@ -7,8 +7,8 @@ committed after the published version never becomes visible (``docs/adr/0026``).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Any
 
@@ -149,6 +149,18 @@ class _Part:
     publication: Publication | None = None
 
 
+def _parts(written: Iterable[WrittenPartition]) -> list[_Part]:
+    """Return the partitions that received rows.
+
+    Raises:
+        InvalidInput: A partition was written twice.
+    """
+    parts = [_Part(each) for each in written if each.fragments]
+    if len({key_of(part.written.values) for part in parts}) < len(parts):
+        raise InvalidInput("a partition was written twice in one write; give all its fragments together")
+    return parts
+
+
 @attrs.frozen
 class PartitionWriter:
     """The commits of one write, and their publication."""
@@ -161,17 +173,9 @@ class PartitionWriter:
     plan: PartitionWritePlan
 
     def run(self, written: Sequence[WrittenPartition]) -> list[Partition]:
-        parts = [_Part(each) for each in written if each.fragments]
-        if len({key_of(part.written.values) for part in parts}) < len(parts):
-            raise InvalidInput("a partition was written twice in one write; give all its fragments together")
-        try:
+        parts = _parts(written)
+        with self._forgetting(parts):
             return self._publish(parts) if parts else []
-        except StoreUnavailable:
-            raise  # the outcome is unknown, so the written files stay
-        except Exception:
-            for part in parts:
-                self._forget(part)
-            raise
 
     def change(
         self,
@@ -191,7 +195,7 @@ class PartitionWriter:
             exactly: Whether all partitions must be as they were read, not only those that change.
             schema: The schema of the namespace after the change; None keeps it.
         """
-        parts = [_Part(each) for each in created if each.fragments]
+        parts = _parts(created)
         bases = [partition for partition in read if partition.table.id in acts]
 
         def decide(view: CatalogView) -> tuple[list[Change], None]:
@@ -207,22 +211,17 @@ class PartitionWriter:
                 changes.append(SetProperties({SCHEMA_PROPERTY: exact_schema_text(schema)}))
             return changes, None
 
-        try:
+        with self._forgetting(parts):
             for part in parts:
                 part.publication = self._first(part.written)
-            with self.writes.altering([] if schema is None else list(acts)):
-                publications = at_once(self._changed, bases, [acts[base.table.id] for base in bases])
-            self.ledger.apply(decide)
-        except StoreUnavailable:
-            raise  # the outcome is unknown, so the written files stay
-        except Exception as error:
-            for part in parts:
-                self._forget(part)
-            if isinstance(error, (Overtaken, VersionTaken)):
+            try:
+                with self.writes.altering([] if schema is None else list(acts)):
+                    publications = at_once(self._changed, bases, [acts[base.table.id] for base in bases])
+                self.ledger.apply(decide)
+            except (Overtaken, VersionTaken) as error:
                 raise ConcurrentModification(
                     "other writers changed the same partitions; nothing was published"
                 ) from error
-            raise
 
     def create(self, written: Sequence[WrittenPartition], creation: Callable[[CatalogView], list[Change]]) -> None:
         """Publish the first partitions in the change that creates the namespace.
@@ -231,17 +230,23 @@ class PartitionWriter:
             written: The partitions.
             creation: Returns the changes that create the namespace, or raises because it exists.
         """
-        parts = [_Part(each) for each in written if each.fragments]
+        parts = _parts(written)
 
         def decide(view: CatalogView) -> tuple[list[Change], None]:
             created = creation(view)
             first = [part.publication for part in parts if part.publication is not None]
             return [*created, *publish(Entries(0, (), {}).after(created), self.plan.spec, first)], None
 
-        try:
+        with self._forgetting(parts):
             for part in parts:
                 part.publication = self._first(part.written)
             self.ledger.apply(decide)
+
+    @contextmanager
+    def _forgetting(self, parts: Sequence[_Part]) -> Iterator[None]:
+        """Remove what was written for new partitions if the publication fails."""
+        try:
+            yield
         except StoreUnavailable:
             raise  # the outcome is unknown, so the written files stay
         except Exception:

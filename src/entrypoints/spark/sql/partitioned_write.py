@@ -124,7 +124,6 @@ class StagedPartitions(Relation, Unmetered):
         self._jvm = jvm
         self._name = name
         self._catalog = catalog
-        self._wanted = wanted
         self._plan = catalog.partitions.begin_create(wanted.schema, wanted.by)
         self._schema = jvm.struct(spark_schema(self._plan.schema))
         self._written: list[WrittenPartition] = []
@@ -152,7 +151,7 @@ class StagedPartitions(Relation, Unmetered):
         self._insert(frame, APPEND, None)
 
     def commitStagedChanges(self) -> None:
-        self._catalog.partitions.create(self._wanted.schema, self._wanted.by, self._plan, self._written)
+        self._catalog.partitions.finish_create(self._plan, self._written)
 
     def abortStagedChanges(self) -> None:
         """Do nothing: the files are unreachable, and clean-up removes them."""
