@@ -14,6 +14,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.notebook import Shown
 from lancekeep.domain.row_rules import Rules
+from lancekeep.format.arrow_metadata import without_field_ids
 from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.rows import RowEngine
@@ -57,7 +58,7 @@ class WritePlan(Shown):
         table: the table.
         uri: its URI, for ``lance.fragment.write_fragments``.
         storage_options: its storage options, for the same function.
-        schema: a ``pyarrow.Schema``.
+        schema: a ``pyarrow.Schema``; numbers of its fields are left out.
         mode: the mode of the write.
         read_version: the version that the write builds on; 0 for a new table.
         declared: whether this write created the table's entry.
@@ -70,7 +71,7 @@ class WritePlan(Shown):
     table: ObjectId
     uri: str
     storage_options: Mapping[str, str] = attrs.field(repr=False)
-    schema: Any
+    schema: Any = attrs.field(converter=without_field_ids)
     mode: WriteMode
     read_version: int
     declared: bool

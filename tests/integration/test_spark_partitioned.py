@@ -345,6 +345,26 @@ def test_overwrite_replaces_the_rows_of_a_condition(lake: Lake) -> None:
     assert lake.sql("SELECT id, country FROM lake.dataset") == [(9, "BE")]
 
 
+@pytest.mark.parametrize("statement", ["INSERT OVERWRITE {}", "INSERT INTO {} REPLACE WHERE id > 0"])
+def test_overwrite_does_not_miss_rows_of_a_simultaneous_insert(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    lake.sql("INSERT INTO lake.dataset VALUES (1, NULL, 'NL', 1)")
+    change = PartitionedNamespace.change
+
+    def late(*arguments: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        lake.sql("INSERT INTO lake.dataset VALUES (2, NULL, 'US', 1)")  # into another partition
+        change(*arguments, **named)
+
+    monkeypatch.setattr(PartitionedNamespace, "change", late)
+    with pytest.raises(PySparkException, match=r"Run the statement again"):
+        lake.sql(statement.format("lake.dataset") + " VALUES (3, NULL, 'NL', 1)")
+    assert lake.ids() == [1, 2]
+    lake.sql(statement.format("lake.dataset") + " VALUES (3, NULL, 'NL', 1)")
+    assert lake.ids() == [3]
+
+
 def test_altered_columns_change_all_partitions_at_once(lake: Lake) -> None:
     lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
     for statement in (

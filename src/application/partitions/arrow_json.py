@@ -14,9 +14,6 @@ import pyarrow as pa
 
 from lancekeep.domain.errors import Damaged
 
-FIELD_ID = "lance:field_id"
-"""The metadata key of a field's number. Partition fields refer to it, and it is never reused."""
-
 EXACT = "lancekeep:arrow_schema"
 """The metadata key of a schema in Arrow's own encoding, because the JSON has no place for units and time zones."""
 

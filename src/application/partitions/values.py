@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lancekeep.application.partitions.arrow_json import FIELD_ID, type_json, type_of
+from lancekeep.application.partitions.arrow_json import type_json, type_of
 from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.partitioning import DATE_PARTS, PartitionBy, PartitionField, PartitionSpec, Transform
 from lancekeep.domain.partitions import Values
 from lancekeep.domain.pruning import Filter, Image, Predicate, by_equality, by_order, equalities
+from lancekeep.format.arrow_metadata import FIELD_ID
 from lancekeep.native import compute as pc
 
 _PARTS: dict[str, Callable[[pa.Array], pa.Array]] = {part: getattr(pc, part) for part in DATE_PARTS}
@@ -54,18 +55,19 @@ def with_field_ids(schema: pa.Schema) -> pa.Schema:
     Raises:
         InvalidInput: A column name occurs twice, or some columns have a number of their own and others do not.
     """
-    given = [(field.metadata or {}).get(FIELD_ID.encode()) for field in schema]
+    given = [(field.metadata or {}).get(FIELD_ID) for field in schema]
     if len(set(schema.names)) < len(schema.names):
         raise InvalidInput(f"the schema names a column twice: {', '.join(schema.names)}")
     if not any(given):
         numbered = [
-            field.with_metadata({**(field.metadata or {}), FIELD_ID.encode(): str(at).encode()})
+            field.with_metadata({**(field.metadata or {}), FIELD_ID: str(at).encode()})
             for at, field in enumerate(schema)
         ]
         return pa.schema(numbered, schema.metadata)
     if any(text is None or not text.isdigit() for text in given) or len(set(given)) < len(given):
         raise InvalidInput(
-            f"some columns have a {FIELD_ID} of their own in their metadata; give one to every column, or to none"
+            f"some columns have a {FIELD_ID.decode()} of their own in their metadata; give one to every column, or to "
+            "none"
         )
     return schema
 
@@ -77,9 +79,9 @@ def sources_by_id(schema: pa.Schema) -> dict[int, pa.Field]:
         Damaged: A column has no usable number.
     """
     try:
-        return {int(field.metadata[FIELD_ID.encode()]): field for field in schema}
+        return {int(field.metadata[FIELD_ID]): field for field in schema}
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"the schema of the partitions has columns without a usable {FIELD_ID}") from error
+        raise Damaged(f"the schema of the partitions has columns without a usable {FIELD_ID.decode()}") from error
 
 
 def partition_field(by: PartitionBy, schema: pa.Schema) -> PartitionField:
@@ -96,7 +98,7 @@ def partition_field(by: PartitionBy, schema: pa.Schema) -> PartitionField:
         _require_suitable(by.transform, field)
     if by.transform.type == "multi_bucket" and (len(fields) < 2 or len(set(by.columns)) < len(fields)):
         raise InvalidInput(f"multi_bucket takes several columns, each once; found {', '.join(by.columns) or 'none'}")
-    ids = tuple(int(field.metadata[FIELD_ID.encode()]) for field in fields)
+    ids = tuple(int(field.metadata[FIELD_ID]) for field in fields)
     return PartitionField(by.name, ids, by.transform, None, type_json(_result_type(by.transform, fields[0].type)))
 
 

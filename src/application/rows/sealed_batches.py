@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from lancekeep.format.arrow_metadata import fields_with
+
 ROWS = 8192
 """The rows of each batch but the last."""
 
@@ -16,24 +18,7 @@ def bare(schema: pa.Schema) -> pa.Schema:
     pandas writes the names of all columns into the metadata of the schema, and the metadata of a field can hold the
     expression by which it is computed. The names of extension types stay.
     """
-    return pa.schema([_bare(field) for field in schema])
-
-
-def _bare(field: pa.Field) -> pa.Field:
-    kept = {key: value for key, value in (field.metadata or {}).items() if key.startswith(b"ARROW:extension:")}
-    return pa.field(field.name, _bare_type(field.type), field.nullable, kept or None)
-
-
-def _bare_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([_bare(field) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_bare(kind.key_field), _bare(kind.item_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_bare(kind.value_field), kind.list_size)
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_bare(kind.value_field))
-    return pa.list_(_bare(kind.value_field)) if pa.types.is_list(kind) else kind
+    return pa.schema(fields_with(schema, lambda key: key.startswith(b"ARROW:extension:")))
 
 
 def sealed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

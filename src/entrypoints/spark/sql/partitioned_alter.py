@@ -13,11 +13,11 @@ import lance
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.application.partitions.arrow_json import FIELD_ID
 from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.spark.sql.alter import COLUMN_CHANGES, PROPERTY_CHANGES, altered, changes_by_kind
+from lancekeep.format.arrow_metadata import FIELD_ID
 
 _OF_SOURCES = ("DeleteColumn", "UpdateColumnType")
 """The changes that a column whose values divide the rows cannot have."""
@@ -67,7 +67,7 @@ def _altered_schema(schema: pa.Schema, act: Callable[[Any], Any], renamed: dict[
     fields = []
     for field in found:
         number = numbers.setdefault(field.name, max(numbers.values(), default=-1) + 1)
-        fields.append(field.with_metadata({**(field.metadata or {}), FIELD_ID.encode(): str(number).encode()}))
+        fields.append(field.with_metadata({**(field.metadata or {}), FIELD_ID: str(number).encode()}))
     return pa.schema(fields, schema.metadata)
 
 
