@@ -28,6 +28,7 @@ from uuid import uuid4
 import attrs
 import boto3
 import pytest
+from botocore.errorfactory import ClientExceptionsFactory
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -133,6 +134,17 @@ class TestDynamoDB(BatchContract, SharedCommitStoreContract):
         # On a busy machine, moto takes seconds for a long history.
         monkeypatch.setattr("lancekeep.adapters.commit_stores.dynamodb.READ_TIMEOUT", 60)
         return Site(table_url(moto_endpoint))
+
+    def test_requests_of_threads_load_no_classes_of_errors(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The driver loads them once for each thread whose first error comes then, and no thread knows the others."""
+        store = site.connect()
+
+        def loaded(*_: object) -> None:
+            raise AssertionError("a request loads classes of errors")
+
+        monkeypatch.setattr(ClientExceptionsFactory, "create_client_exceptions", loaded)
+        row = VersionRow("memory:///t.lance", 1, "t.lance/_versions/1.manifest", 1)
+        assert isinstance(store.reserve(row, first=True), Reserved)  # which finds no table, and creates it
 
 
 class TestDynamoDBInContainer(SharedCommitStoreContract):

@@ -94,6 +94,8 @@ class DynamoDBCommitStore:
         self.url = url
         self._table = table
         self._client = client
+        # Loaded here: threads whose first errors come together would load the classes twice, and not recognize them.
+        self._errors = client.exceptions
         self._shared_with_native = shared_with_native
         self._owner: str | None = None
 
@@ -256,7 +258,7 @@ class DynamoDBCommitStore:
         """Return the bucket that a shared table belongs to, or None before the first row."""
         try:
             reply = self._client.get_item(TableName=self._table, Key=_OWNER_KEY, ConsistentRead=True)
-        except self._client.exceptions.ResourceNotFoundException:
+        except self._errors.ResourceNotFoundException:
             return None
         return reply["Item"]["path"]["S"] if "Item" in reply else None
 
@@ -272,10 +274,10 @@ class DynamoDBCommitStore:
                 self._client.put_item(
                     TableName=self._table, Item=item, ConditionExpression="attribute_not_exists(version)"
                 )
-            except self._client.exceptions.ResourceNotFoundException:
+            except self._errors.ResourceNotFoundException:
                 self._create_table()
                 continue
-            except self._client.exceptions.ConditionalCheckFailedException:
+            except self._errors.ConditionalCheckFailedException:
                 pass
             break
         self._partition(base_uri)
@@ -283,7 +285,7 @@ class DynamoDBCommitStore:
     def _get(self, base_uri: str, version: int) -> VersionRow | None:
         try:
             reply = self._client.get_item(TableName=self._table, Key=self._key(base_uri, version), ConsistentRead=True)
-        except self._client.exceptions.ResourceNotFoundException:
+        except self._errors.ResourceNotFoundException:
             return None
         return self._row(base_uri, reply["Item"]) if "Item" in reply else None
 
@@ -311,9 +313,9 @@ class DynamoDBCommitStore:
             ]
             try:
                 replies = self._client.transact_get_items(TransactItems=gets)["Responses"]
-            except self._client.exceptions.ResourceNotFoundException:
+            except self._errors.ResourceNotFoundException:
                 return True
-            except self._client.exceptions.TransactionCanceledException as error:
+            except self._errors.TransactionCanceledException as error:
                 if reasons_of(error) <= {"TransactionConflict"}:
                     return False
                 raise
@@ -339,7 +341,7 @@ class DynamoDBCommitStore:
             for page in pages:
                 for item in page["Items"]:
                     yield self._row(base_uri, item)
-        except self._client.exceptions.ResourceNotFoundException:
+        except self._errors.ResourceNotFoundException:
             return  # the first row creates the table
 
     def _put(self, row: VersionRow) -> VersionRow | None:
@@ -388,10 +390,10 @@ class DynamoDBCommitStore:
         ]
         try:
             self._client.transact_write_items(TransactItems=puts)
-        except self._client.exceptions.ResourceNotFoundException:
+        except self._errors.ResourceNotFoundException:
             self._create_table()
             return False
-        except self._client.exceptions.TransactionCanceledException as error:
+        except self._errors.TransactionCanceledException as error:
             if reasons_of(error) <= {"ConditionalCheckFailed", "TransactionConflict"}:
                 return False
             raise
@@ -427,7 +429,7 @@ class DynamoDBCommitStore:
     def _create_table(self) -> None:
         """Create the table and wait until it is usable; another process may create it concurrently."""
         self._owner = None
-        with suppress(self._client.exceptions.ResourceInUseException):
+        with suppress(self._errors.ResourceInUseException):
             self._client.create_table(
                 TableName=self._table,
                 KeySchema=_KEY_SCHEMA,
