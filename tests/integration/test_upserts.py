@@ -27,8 +27,9 @@ from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
+from lancekeep.application.rows import waiting_upserts
 from lancekeep.application.rows.table_transactions import TableTransactions
-from lancekeep.application.rows.waiting_upserts import Upsert
+from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import EngineFailed, InvalidInput, StoreUnavailable
 from lancekeep.ports.rows import MergeCounts, MergeRule
@@ -77,10 +78,13 @@ class Together:
         """Run ``first`` alone, then ``others`` together; return the outcomes."""
         merge, wait = LanceRows.merge, Upsert.wait
         waiting, begun, once = Semaphore(0), Event(), [True]
+        counted_once: set[Upsert] = set()
 
-        def counted(upsert: Upsert) -> None:
-            waiting.release()
-            wait(upsert)
+        def counted(upsert: Upsert, seconds: float) -> bool:
+            if upsert not in counted_once:
+                counted_once.add(upsert)
+                waiting.release()
+            return wait(upsert, seconds)
 
         def late(rows: LanceRows, *given: Any) -> Any:
             if once:
@@ -159,9 +163,9 @@ def test_upserts_of_one_key_take_effect_in_the_order_of_their_arrival(tmp_path: 
         assert entered.acquire(timeout=60)
         return upsert(catalog, people(1, number, by=number))
 
-    def let_next(self: Upsert) -> None:
+    def let_next(self: Upsert, seconds: float) -> bool:
         entered.release()
-        enter(self)
+        return enter(self, seconds)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Upsert, "wait", let_next)
@@ -338,6 +342,106 @@ def test_unknown_outcome_of_a_group_carries_its_token_to_each_caller(tmp_path: P
     assert isinstance(catalog.resolve(token), lancekeep.Committed)
     assert rows_of(catalog) == {0: 0, 1: 1, 2: 0, 3: 3}
     assert plain(catalog).version == 3
+
+
+class Hang:
+    """An act that hangs until it is let go; callers of upserts then find that its merge takes too long."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._wait = Upsert.wait
+        self._go_on, self._begun = Event(), Event()
+        monkeypatch.setattr(Upsert, "wait", lambda upsert, seconds: self._wait(upsert, min(seconds, 0.05)))
+
+    def __call__(self) -> None:
+        self._monkeypatch.setattr(waiting_upserts, "LONGEST_MERGE", 0.1)
+        self._begun.set()
+        assert self._go_on.wait(60)
+
+    def upsert_elsewhere(self, catalog: lancekeep.Catalog, rows: pa.Table) -> Answer:
+        """Upsert through a committer that does not hang."""
+        with self._monkeypatch.context() as patched:
+            patched.setattr(Upsert, "wait", lambda upsert, _: self._wait(upsert, 60))
+            patched.setattr(waiting_upserts, "LONGEST_MERGE", 0.0)
+            assert self._begun.is_set()
+            return upsert(catalog, rows)
+
+    def end(self, catalog: lancekeep.Catalog, line: UpsertLine) -> None:
+        """Let the act go on, and wait for the end of its committer."""
+        self._go_on.set()
+        while line.is_served:
+            Event().wait(0.001)
+
+
+def line_of(catalog: lancekeep.Catalog) -> UpsertLine:
+    lines = catalog.data._upserts._waiting_lines
+    return lines.of(lancekeep.ObjectId(("t",)))
+
+
+def test_callers_do_not_wait_for_a_merge_that_hangs(
+    tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(1, 2, 3))
+    merge, merges, hang, lines = LanceRows.merge, count(), Hang(monkeypatch), list[UpsertLine]()
+
+    def hanging(self: LanceRows, *given: Any) -> Any:
+        if next(merges) == 1:  # of the group
+            lines.append(line_of(catalog))
+            hang()
+        return merge(self, *given)
+
+    monkeypatch.setattr(LanceRows, "merge", hanging)
+    _, *answers = together.run(
+        lambda: upsert(catalog, people(0)),
+        [
+            partial(upsert, catalog, people(1, 5, by=1), patience=0.01),
+            partial(upsert, catalog, people(2, by=2), patience=0.01),
+        ],
+    )
+    assert [answer.result()[1] for answer in answers] == [MergeCounts(1, 1, 0), MergeCounts(0, 1, 0)]
+    assert len({answer.result()[0].version for answer in answers}) == 2
+    later, counts = hang.upsert_elsewhere(catalog, people(1, 6, by=7))
+    assert counts == MergeCounts(1, 1, 0)
+    hang.end(catalog, *lines)
+    assert plain(catalog).version == later.version
+    assert rows_of(catalog) == {0: 0, 1: 7, 2: 2, 3: 0, 5: 1, 6: 7}
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+@pytest.mark.parametrize("by_engine", [False, True])
+def test_callers_of_a_commit_that_hangs_do_not_know_its_outcome(
+    tmp_path: Path, together: Together, monkeypatch: pytest.MonkeyPatch, is_overtaken: bool, by_engine: bool
+) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(1, 2))
+    if by_engine:
+        catalog.open("t").update_config({"lance.auto_cleanup.interval": "100", "lance.auto_cleanup.older_than": "7d"})
+    healthy, reserved, hang, lines = directory_of(catalog).commits, count(), Hang(monkeypatch), list[UpsertLine]()
+
+    def hanging(name: str, _: int) -> None:
+        if name == "reserve" and next(reserved) == 1:  # of the group
+            lines.append(line_of(catalog))
+            hang()
+
+    directory_of(catalog).ledger.commits = TableCommits(
+        healthy.objects, Faulty(healthy.rows, hanging), "tester", healthy.retry
+    )
+    given = [people(each, by=each) for each in (1, 3)]
+    _, *answers = together.run(
+        lambda: upsert(catalog, people(0)),
+        [partial(upsert, catalog, rows, patience=0.01) for rows in given],
+    )
+    errors = [answer.exception() for answer in answers]
+    assert {type(error) for error in errors} == {StoreUnavailable if by_engine else lancekeep.CommitUnknown}
+    if is_overtaken:
+        hang.upsert_elsewhere(catalog, people(2, by=9))
+    hang.end(catalog, *lines)
+    assert rows_of(catalog) == ({0: 0, 1: 0, 2: 9} if is_overtaken else {0: 0, 1: 1, 2: 0, 3: 3})
+    for error in errors:
+        if isinstance(error, lancekeep.CommitUnknown):
+            kind = lancekeep.Conflict if is_overtaken else lancekeep.Committed
+            assert isinstance(catalog.resolve(error.token), kind)
 
 
 FORMS: dict[str, tuple[MergeRule, pa.Table]] = {

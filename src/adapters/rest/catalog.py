@@ -42,7 +42,7 @@ from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.views import Views
-from lancekeep.application.rows.write_checks import after_checks, mode_of, until_committed
+from lancekeep.application.rows.write_checks import Announce, after_checks, mode_of, unannounced, until_committed
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.application.upkeep.services import UpkeepService
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
@@ -262,6 +262,7 @@ class RestWrites:
         rebased: bool = False,  # only its server knows whether appends to the table are busy
         noted: bool = True,
         indexes: bool = False,
+        announce: Announce = unannounced,
     ) -> Committed:
         engine, found = self._opened(object_id)
         rules = () if checks is None else table_of(object_id, found).rules
@@ -269,9 +270,10 @@ class RestWrites:
             ruled = after_checks(checks, rules, act)
             if admits is None:
                 return until_committed().call(
-                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
+                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True, announce=announce)
                 )
             act = ruled
+        announce(None)
         watched = WatchedChange(engine.structure, act, indexes=indexes)
         committed = self._resolved(
             lambda: engine.change(

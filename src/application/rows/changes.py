@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lancekeep.application.rows.services import WriteService
+from lancekeep.application.rows.write_checks import Announce, unannounced
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules
@@ -24,6 +25,7 @@ def change_table(
     checks: Callable[[Any, Rules], None] | None = None,
     rebased: bool = False,
     indexes: bool = False,
+    announce: Announce = unannounced,
 ) -> Changed:
     """Commit a change; see `Writes.commit_change`.
 
@@ -46,5 +48,6 @@ def change_table(
         checks=checks,
         rebased=rebased,
         indexes=indexes,
+        announce=announce,
     )
     return Changed(committed.version, transactions[0] if transactions else None)

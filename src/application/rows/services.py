@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from lancekeep.application.rows.described_versions import HistoryEntry
 from lancekeep.application.rows.transaction_records import TransactionRecord
+from lancekeep.application.rows.write_checks import Announce, unannounced
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules
@@ -59,6 +60,7 @@ class WriteService(Protocol):
         rebased: bool = False,
         noted: bool = True,
         indexes: bool = False,
+        announce: Announce = unannounced,
     ) -> Committed: ...
 
     def note(

@@ -23,6 +23,7 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
+from lancekeep.application.rows.write_checks import Announce, unannounced
 from lancekeep.domain.added_rows import adds_no_rows
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed, Conflict
@@ -127,6 +128,7 @@ class TableTransactions:
         *,
         is_staged: bool = False,
         admits: Callable[[int], bool] | None = None,
+        announce: Announce = unannounced,
     ) -> Committed:
         object_id = table.id
         self._versions.require_one_scheme(table)
@@ -157,7 +159,7 @@ class TableTransactions:
                 commits.record_transaction(root, following)  # step 2 of the flow
                 recorded = rebased
             scheme = scheme_of(latest)
-            outcome, found = self._versions.commit_built(table, following, scheme=scheme)
+            outcome, found = self._versions.commit_built(table, following, scheme=scheme, announce=announce)
             if not isinstance(outcome, Conflict):
                 made = raise_unless_committed(outcome, str(object_id))
                 if attempt > _MODEST:
@@ -234,7 +236,12 @@ class TableTransactions:
         return built if settled is None else approve(root.base_uri, settled, previous)
 
     def commit_staged(
-        self, object_id: ObjectId, staged: StagedVersion, base: Base, admits: Callable[[int], bool] | None = None
+        self,
+        object_id: ObjectId,
+        staged: StagedVersion,
+        base: Base,
+        admits: Callable[[int], bool] | None = None,
+        announce: Announce = unannounced,
     ) -> Committed:
         """Commit the transaction of a staged version, and remove the staged manifest.
 
@@ -243,6 +250,7 @@ class TableTransactions:
             staged: A version that the engine has staged.
             base: The version that the engine took.
             admits: Whether a version that was committed since may come between; None for every compatible one.
+            announce: Is called before each attempt.
 
         Raises:
             ConcurrentModification, CommitRefused, Unsupported, CommitUnknown: As `commit`.
@@ -263,7 +271,7 @@ class TableTransactions:
             )
         properties = {**transaction.transaction_properties, **dict([REBASED])}
         rebased = attrs.evolve(transaction, transaction_properties=properties)
-        return self._commit(table, rebased, base, is_staged=True, admits=admits)
+        return self._commit(table, rebased, base, is_staged=True, admits=admits, announce=announce)
 
     def root(self, object_id: ObjectId) -> DatasetRoot:
         """Return the root of a table before a change.

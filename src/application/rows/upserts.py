@@ -4,7 +4,8 @@
 table is a task that runs while upserts wait. The engine merges the rows of a group as it merges one caller's rows, and
 the commit is the commit of one merge. If only some of the keys had rows, the committer looks the keys up in the version
 that the merge has read, to count for each caller what was inserted and updated. An upsert whose share it cannot tell
-commits alone.
+commits alone. So does an upsert that has waited too long, in the thread of its caller, if its group has not begun to
+commit: the group then leaves it out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, rows_of
 from lancekeep.domain.commit import Changed
-from lancekeep.domain.commit_token import CommitUnknown
+from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
     ConcurrentModification,
     EngineFailed,
@@ -66,7 +67,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(UpsertLines(), clock)
+        super().__init__(UpsertLines(clock), clock)
         self._writes = writes
         self._engine = engine
         self._sleep = sleep
@@ -89,7 +90,8 @@ class Upserts(Committer[UpsertLine, Upsert]):
         if rows is None or rows.count > MOST_ROWS:
             return None, data
         keys = self._engine.rows.keys(rows.table, rule.on)
-        return None if keys is None else Upsert(rows, rule, keys, self._clock() + patience), data
+        now = self._clock()
+        return None if keys is None else Upsert(rows, rule, keys, now + patience, now), data
 
     def commit(self, table: ObjectId, upsert: Upsert) -> tuple[Changed, MergeCounts] | None:
         """Commit an upsert together with the upserts that wait.
@@ -106,10 +108,31 @@ class Upserts(Committer[UpsertLine, Upsert]):
             InvalidInput: A row violates a rule of the table; nothing was committed.
         """
         self._enter(table, upsert)
-        upsert.wait()
+        if not self._is_answered(table, upsert):
+            upsert = Upsert(upsert.rows, upsert.rule, upsert.keys, upsert.deadline, self._clock())
+            self._commit_divided(UpsertLine(table), [upsert])
         if upsert.error is not None:
             raise copy(upsert.error) from upsert.error  # several threads raise it
         return upsert.done
+
+    def _is_answered(self, table: ObjectId, upsert: Upsert) -> bool:
+        """Wait for the answer; return False if it takes too long, and the group will not commit the upsert.
+
+        Raises:
+            CommitUnknown, StoreUnavailable: The group began to commit it, and has not ended.
+        """
+        while not upsert.wait(upsert.patient_until - self._clock()):
+            if self._clock() < upsert.patient_until:
+                continue  # its merge has begun
+            if upsert.leave():
+                return False
+            if upsert.wait(0):
+                break
+            open_outcome = f"{table}: whether the upsert was committed is not known: its commit has not ended in time"
+            if upsert.token is None:
+                raise StoreUnavailable(f"{open_outcome}. Compare the rows of its keys, or upsert again")
+            raise CommitUnknown(f"{open_outcome}. Settle it with catalog.resolve(error.token)", upsert.token)
+        return True
 
     def patience(self, upsert: Upsert) -> float:
         """Return the seconds that are left for attempts."""
@@ -137,20 +160,21 @@ class Upserts(Committer[UpsertLine, Upsert]):
 
     def _commit(self, line: UpsertLine, group: Sequence[Upsert]) -> None:
         began = self._clock()
-        self._commit_divided(line.table, group)
+        self._commit_divided(line, group)
+        line.end()
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=False)
 
-    def _commit_divided(self, table: ObjectId, group: Sequence[Upsert]) -> None:
+    def _commit_divided(self, line: UpsertLine, group: Sequence[Upsert]) -> None:
         left = group
         try:
-            while left:
-                left = self._commit_together(table, left)
+            while left := [upsert for upsert in left if not upsert.is_left]:
+                left = self._commit_together(line, left)
         except BaseException as error:  # a fault of this process: whether it came before the commit is not known
             for upsert in left:
                 if upsert.done is None:
                     upsert.error = upsert.error or error
 
-    def _commit_together(self, table: ObjectId, group: Sequence[Upsert]) -> Sequence[Upsert]:
+    def _commit_together(self, line: UpsertLine, group: Sequence[Upsert]) -> Sequence[Upsert]:
         """Commit a group, or divide it.
 
         An error before the commit that rows may have caused divides the group into halves, to find the upsert. Other
@@ -159,7 +183,15 @@ class Upserts(Committer[UpsertLine, Upsert]):
         Returns:
             The upserts to commit together next.
         """
-        attempt = _Merge(self._writes, self._engine, table, group)
+        attempt = _Merge(self._writes, self._engine, line.table, group)
+
+        def commit(source: Source) -> Changed:
+            now = self._clock()
+            line.begin(now)
+            for upsert in group:
+                upsert.begin(now)
+            return attempt.commit(source)
+
         last = min(upsert.deadline for upsert in group)
         retry = Retry(
             max(0.0, last - self._clock()),
@@ -171,7 +203,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         )
         try:
             with self._engine.rows.repeatable(rows_of(group)) as source:
-                change = retry.call(lambda: attempt.commit(source), deadline=last)
+                change = retry.call(lambda: commit(source), deadline=last)
         except _Divided as divided:
             return divided.rest
         except LOST as error:
@@ -187,7 +219,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
                 upsert.error = error
             if not attempt.has_begun and isinstance(error, _OF_ROWS) and len(group) > 1:
                 middle = len(group) // 2
-                self._commit_divided(table, group[:middle])
+                self._commit_divided(line, group[:middle])
                 return group[middle:]
         else:
             for upsert, counts in zip(group, attempt.counts, strict=True):
@@ -226,6 +258,7 @@ class _Merge:
         self._group = group
         self.has_begun = False
         self.counts: Sequence[MergeCounts] = ()
+        self._is_by_engine = False
 
     def commit(self, source: Source) -> Changed:
         """Merge the rows into the latest version.
@@ -233,8 +266,9 @@ class _Merge:
         Raises:
             _Divided: The group has to be divided. Nothing was committed.
         """
+        self._require_callers()
         rows, rule = self._engine.rows, self._group[0].rule
-        self.has_begun = False
+        self.has_begun = self._is_by_engine = False
 
         def merge(dataset: Any) -> Any:
             sharing = [upsert for upsert in self._group if rows.takes(dataset, upsert.rows.table)]
@@ -242,8 +276,15 @@ class _Merge:
                 raise _Divided(sharing)
             commit, together = rows.merge(dataset, source.stream(), rule)
             self.counts = [together] if len(self._group) == 1 else self._divided(dataset, together)
+            if self._is_by_engine:
+                self._announce(None)
             self.has_begun = True
             return commit()
+
+        def announce(token: Callable[[], CommitToken] | None) -> None:
+            self._is_by_engine = token is None
+            if token is not None:
+                self._announce(token())
 
         return change_table(
             self._writes,
@@ -255,7 +296,22 @@ class _Merge:
             admits=lambda dataset, version: rows.keeps_apart(dataset, version, source, rule),
             checks=self._check,
             rebased=True,
+            announce=announce,
         )
+
+    def _announce(self, token: CommitToken | None) -> None:
+        """Let the upserts learn that an attempt is about to commit.
+
+        Raises:
+            _Divided: A caller waits no longer.
+        """
+        for upsert in self._group:
+            upsert.announce(token)
+        self._require_callers()
+
+    def _require_callers(self) -> None:
+        if any(upsert.is_left for upsert in self._group):
+            raise _Divided([upsert for upsert in self._group if not upsert.is_left])
 
     def _check(self, dataset: Any, rules: Rules) -> None:
         """Answer the upserts that violate a rule."""

@@ -6,9 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from lancekeep.application.retry import Retry
+from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, VersionTaken
 from lancekeep.domain.row_rules import Rules
 from lancekeep.ports.table_engine import WriteMode
+
+Announce = Callable[[Callable[[], CommitToken] | None], object]
+"""Is called before each attempt to commit a change writes anything, with a function that returns the token of the
+attempt; or with None before the engine begins a change that it commits itself. An error prevents the attempt."""
+
+
+def unannounced(token: Callable[[], CommitToken] | None) -> None:
+    """Announce nothing."""
 
 
 def until_committed() -> Retry:

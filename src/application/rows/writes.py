@@ -26,7 +26,14 @@ from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.version_times import history_name, latest_at
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.write_checks import after_checks, is_stream, mode_of, until_committed
+from lancekeep.application.rows.write_checks import (
+    Announce,
+    after_checks,
+    is_stream,
+    mode_of,
+    unannounced,
+    until_committed,
+)
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
@@ -222,12 +229,15 @@ class Writes:
         rebased: bool = False,
         noted: bool = True,
         indexes: bool = False,
+        announce: Announce = unannounced,
     ) -> Committed:
         """Commit a native change; ``indexes``: one that creates indexes.
 
         With ``rebased``, a change of the main history beside appends is rebased without the engine: each version that
         the engine loses to appends costs the engine seconds, and the appends a pause. With ``admits``, too, every such
         change is.
+
+        ``announce`` is called before each attempt; see `Announce`.
 
         Unless ``noted``, the change makes no version of this history, so a version that the engine commits without a
         callback is not noted for `Versions.recorder`.
@@ -241,7 +251,7 @@ class Writes:
             ruled = after_checks(checks, table.rules, act)
             if admits is None:
                 return until_committed().call(
-                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True)
+                    lambda: self.commit_change(object_id, ruled, after, branch=branch, exactly=True, announce=announce)
                 )
             act = ruled
         watched = WatchedChange(self._engine.structure, act, indexes=indexes)
@@ -249,7 +259,7 @@ class Writes:
             table.id,
             branch,
             lambda: self._commit_watched(
-                table.id, watched, after, branch, exactly, admits, rebased=rebased, indexes=indexes
+                table.id, watched, after, branch, exactly, admits, rebased=rebased, indexes=indexes, announce=announce
             ),
         )
         if noted:
@@ -302,13 +312,15 @@ class Writes:
         *,
         rebased: bool = False,
         indexes: bool = False,
+        announce: Announce = unannounced,
     ) -> Committed:
         if rebased and branch is None and current_request() is None:
             with suppress(Unsupported):  # the engine can
                 if admits is not None:
-                    return self._commit_rebased(object_id, act, admits)
+                    return self._commit_rebased(object_id, act, admits, announce)
                 if self._appends.are_recent(object_id):
                     return until_committed().call(lambda: self._commit_rebased(object_id, act))
+        announce(None)
         with self._diagnosed(object_id), self._versions.lines.beside(object_id):
             return self._settled(
                 object_id,
@@ -318,7 +330,11 @@ class Writes:
             )
 
     def _commit_rebased(
-        self, object_id: ObjectId, act: Callable[[Any], Any], admits: Callable[[Any, int], bool] | None = None
+        self,
+        object_id: ObjectId,
+        act: Callable[[Any], Any],
+        admits: Callable[[Any, int], bool] | None = None,
+        announce: Announce = unannounced,
     ) -> Committed:
         read: list[Any] = []
 
@@ -330,7 +346,7 @@ class Writes:
             staged, base = self._engine.stage_change(object_id, noted)
             may_follow = None if admits is None else partial(admits, *read)
             return self._settled(
-                object_id, lambda: self._transactions().commit_staged(object_id, staged, base, may_follow)
+                object_id, lambda: self._transactions().commit_staged(object_id, staged, base, may_follow, announce)
             )
 
     def require_no_new_rows(self, object_id: ObjectId) -> None:
