@@ -35,17 +35,8 @@ from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.entries.places import Places
 from lancekeep.application.retry import Retry
-from lancekeep.config import (
-    ARGUMENT,
-    REMEMBERED,
-    V1,
-    V2,
-    ConnectionConfig,
-    given,
-    located,
-    public_url,
-    without_catalog,
-)
+from lancekeep.config import REMEMBERED, ConnectionConfig, given, located, public_url, without_catalog
+from lancekeep.config_settings import ARGUMENT, V1, V2
 from lancekeep.domain.automatic_maintenance import AUTO
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import (

@@ -69,8 +69,23 @@ def content(file: Path) -> dict[str, Any]:
         raise InvalidInput(f"{file} is not a TOML file: {problem}") from None  # the cause quotes the content
 
 
-def subscriber_tables(variables: Mapping[str, str]) -> tuple[Path, dict[str, list[dict[str, Any]]]] | None:
+def tables_of_catalog(variables: Mapping[str, str], name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the table ``[catalogs.NAME]`` of each file that has it, with the file."""
+    for file in files(variables):
+        catalogs = content(file).get("catalogs", {})
+        table = catalogs.get(name) if isinstance(catalogs, dict) else None
+        if isinstance(table, dict):  # `ConnectionConfig` refuses other forms
+            yield file, table
+
+
+def subscriber_tables(
+    variables: Mapping[str, str], catalog: str | None = None
+) -> tuple[Path, dict[str, list[dict[str, Any]]]] | None:
     """Return the subscribers of events in the first file that has some.
+
+    Args:
+        variables: The environment.
+        catalog: The configured catalog whose subscribers are wanted; None for the top level of the files.
 
     Returns:
         The file, and the tables by the names in `SUBSCRIBERS`; None if no file has any.
@@ -78,11 +93,13 @@ def subscriber_tables(variables: Mapping[str, str]) -> tuple[Path, dict[str, lis
     Raises:
         InvalidInput: A list of subscribers has another form.
     """
-    for file in files(variables):
-        found = {name: value for name, value in content(file).items() if name in SUBSCRIBERS}
+    top = ((file, content(file)) for file in files(variables))
+    prefix = "" if catalog is None else f"catalogs.{catalog}."
+    for file, table in top if catalog is None else tables_of_catalog(variables, catalog):
+        found = {name: value for name, value in table.items() if name in SUBSCRIBERS}
         for name, tables in found.items():
             if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-                raise InvalidInput(f"{file}: write each entry of {name!r} as a table [[{name}]]")
+                raise InvalidInput(f"{file}: write each entry of {name!r} as a table [[{prefix}{name}]]")
         if found:
             return file, found
     return None

@@ -27,7 +27,8 @@ from lancekeep.adapters.rest.server import RestServer
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.application.catalog import directory_of
 from lancekeep.composition import assembled, in_directory, manifest_table, objects_of, outside
-from lancekeep.config import MODES, REMEMBERED, V1, V2, ConnectionConfig, given, public_url
+from lancekeep.config import REMEMBERED, ConnectionConfig, given, public_url
+from lancekeep.config_settings import MODES, V1, V2
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY

@@ -478,6 +478,9 @@ SOAK = {
     "tests/contracts/test_hive_commit_store.py": {
         "test_killed_metastore_and_database_are_unavailable_and_keep_rows",
     },
+    "tests/integration/test_served_catalogs.py": {
+        "test_workers_serve_all_catalogs_and_a_reload_reads_them_again",
+    },
     "tests/integration/test_served_maintenance.py": {
         "test_a_server_maintains_the_tables_of_its_callers[off]",
     },

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from threading import Event, Thread
 
 from lancekeep.application.catalog import Catalog, directory_of
@@ -46,7 +47,8 @@ class DeliveryWorker:
         self._interval = term / _RENEWALS
         self._renew_at = 0.0
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=f"lancekeep-{deliveries.subscriber.name}", daemon=True)
+        name = f"lancekeep-{deliveries.subscriber.name}"
+        self._thread = Thread(target=copy_context().run, args=(self._run,), name=name, daemon=True)
 
     def start(self) -> None:
         """Store where the subscriber begins, and deliver in a thread."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from threading import Event, Thread
 
 from lance_namespace import LanceNamespace
@@ -42,7 +43,7 @@ class EventRecording:
         self.succeeded_at = 0.0
         self._catalog = catalog
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name="lancekeep-events", daemon=True)
+        self._thread = Thread(target=copy_context().run, args=(self._run,), name="lancekeep-events", daemon=True)
 
     def start(self) -> None:
         """Record what there is, so that the catalog has a log, and go on in a thread.

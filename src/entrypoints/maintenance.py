@@ -24,6 +24,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -168,7 +169,7 @@ class MaintenanceWorker:
 
     def start(self) -> None:
         """Run at the intervals of the policy, in a thread, until `stop`."""
-        self._thread = Thread(target=self._loop, name="maintenance", daemon=True)
+        self._thread = Thread(target=copy_context().run, args=(self._loop,), name="maintenance", daemon=True)
         self._thread.start()
 
     def stop(self, patience: float | None = None) -> bool:

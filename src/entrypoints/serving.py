@@ -1,4 +1,4 @@
-"""The application of `lancekeep serve`, in its own process or in a worker."""
+"""The application that serves one catalog, in its own process or in a worker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,21 @@ from lancekeep.entrypoints.page.serving import page_of
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.event_metrics import EventMetrics
-from lancekeep.entrypoints.rest.security.setup import security_of
+from lancekeep.entrypoints.rest.security.setup import Authenticators, security_of
 from lancekeep.entrypoints.rest.task import Served, Task
 from lancekeep.local_files import not_reported
 
 
 @contextmanager
-def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float], bool]]]:
+def application(
+    task: Task, name: str | None = None, authenticators: Authenticators | None = None
+) -> Iterator[tuple[Starlette, Served, Callable[[float], bool]]]:
     """Open what a server serves.
+
+    Args:
+        task: The task.
+        name: The name of the catalog, if the server serves several.
+        authenticators: What verifies credentials, if several catalogs share it.
 
     Yields:
         The application, what it serves, and a function that ends the work in the background within some seconds.
@@ -44,9 +51,9 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
         base_paths = None if own is None else directory_of(own, "serve").versions.base_paths
         if own is not None and config.impl != "rest":
             own.initialize()
-        audit = AuditLog(Path(settings.audit)) if settings.audit else None
+        audit = AuditLog(Path(settings.audit), name) if settings.audit else None
         reloaded = not_reported if audit is None else audit.reloaded
-        security = security_of(settings, config.storage_options, base_paths, reloaded)
+        security = security_of(settings, config.storage_options, base_paths, reloaded, authenticators)
         end_maintenance = stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
         is_recorded = settings.events and task.records
         recorder = stack.enter_context(recording(namespace, is_wanted=is_recorded))
@@ -64,6 +71,7 @@ def application(task: Task) -> Iterator[tuple[Starlette, Served, Callable[[float
             audit=audit,
             decisions=security.decisions,
             collectors=[] if recorder is None else [EventMetrics(recorder, workers.deliveries)],
+            name=name,
         )
 
         def end_background(seconds: float) -> bool:

@@ -132,18 +132,29 @@ class ConfiguredSubscriber:
         return Webhook(self.url, lambda: [each.read() for each in self.secrets], self.timeout, self.ca_file)
 
 
-def configured_subscribers(environment: Mapping[str, str] | None = None) -> tuple[ConfiguredSubscriber, ...]:
+def configured_subscribers(
+    environment: Mapping[str, str] | None = None, catalog: str | None = None
+) -> tuple[ConfiguredSubscriber, ...]:
     """Return the subscribers in the configuration file.
+
+    Args:
+        environment: The variables to read; by default the variables of the process.
+        catalog: The configured catalog whose subscribers are wanted. If it has none, or is None, the subscribers at
+            the top level of the file are meant.
 
     Raises:
         InvalidInput: A setting is unknown or not valid, or two subscribers have one name.
     """
-    found = subscriber_tables(os.environ if environment is None else environment)
+    variables = os.environ if environment is None else environment
+    found = None if catalog is None else subscriber_tables(variables, catalog)
+    if found is None:
+        catalog, found = None, subscriber_tables(variables)
     if found is None:
         return ()
     file, tables = found
+    prefix = "" if catalog is None else f"catalogs.{catalog}."
     subscribers = [
-        build(each, f"{file} [[{kind}]] {number}", file.parent)
+        build(each, f"{file} [[{prefix}{kind}]] {number}", file.parent)
         for kind, build in _BUILDERS.items()
         for number, each in enumerate(tables.get(kind, []), 1)
     ]

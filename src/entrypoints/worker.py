@@ -11,8 +11,8 @@ import sys
 
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.supervised import Supervised, portable
-from lancekeep.entrypoints.rest.task import Task
-from lancekeep.entrypoints.serving import application
+from lancekeep.entrypoints.rest.task import SeveralTasks, Task
+from lancekeep.entrypoints.serving_catalogs import served_by
 
 
 def main(connection: int, listening: int) -> None:
@@ -22,12 +22,12 @@ def main(connection: int, listening: int) -> None:
         each.set_inheritable(False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor replaces this process
     supervised = Supervised(channel)
-    task: Task = supervised.receive()
+    task: Task | SeveralTasks = supervised.receive()
     supervised.watch(task.settings.shutdown_seconds)
     try:
-        with application(task) as (app, served, end_background):
-            supervised.show(app.state.telemetry.registry)
-            app.state.telemetry.gather_by(supervised.metrics)
+        with served_by(task) as (app, served, end_background):
+            supervised.show(app.state.metrics.registry)
+            app.state.metrics.gather_by(supervised.metrics)
             server = Server(app, task.settings, end_background, lambda: supervised.send("ready", served))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             server.serve_from(listener)

@@ -6,6 +6,7 @@ The pages about Spark are in test_spark_pages.py.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import sqlite3
@@ -38,14 +39,15 @@ from lancekeep.adapters.authorization.policy_file import read_policy
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.catalog import directory_of
-from lancekeep.config import BOOLEANS, TEXTS, ConnectionConfig
+from lancekeep.config import ConnectionConfig
+from lancekeep.config_settings import BOOLEANS, TEXTS
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.event_delivery import Subscriber
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.entrypoints.maintenance import read_plan
 from lancekeep.entrypoints.namespace.directory import DirectoryNamespace
 from lancekeep.entrypoints.rest.security.setup import security_of
-from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.settings import OF_PROCESS, ServerSettings
 from lancekeep.entrypoints.subscribers import OF_WEBHOOKS, ConfiguredSubscriber, configured_subscribers
 from lancekeep.format.table_version import TableVersion
 
@@ -343,6 +345,44 @@ def test_security(home: Path, server_settings: dict[str, str]) -> None:
     }
     assert Reader(places, settings=settings).read(page("security.md"))
     assert sorted(read) == [*["grants"] * 4, "server", "server"]
+
+
+def test_several_catalogs(home: Path, port: int, server_settings: dict[str, str]) -> None:
+    """The server of the page runs; its log and its answers are as they are shown."""
+    shared = {
+        name for cells in rows_of("several-catalogs.md", "| of the server") for name in re.findall(r"`(\w+)`", cells[0])
+    }
+    assert shared == OF_PROCESS
+    page_text = page("several-catalogs.md").read_text()
+    tomls = re.findall(r"```toml\n(.*?)```", page_text, re.DOTALL)
+
+    def settings(given: Mapping[str, Any]) -> None:
+        [text] = (
+            text for text in tomls if tomllib.loads(text) == given or ("catalogs" in given and "[server]" in text)
+        )
+        name = "lancekeep.toml" if "catalogs" in given else re.findall(r"# (\w+\.toml)", text)[0]
+        for place, own in local(home).items():
+            text = text.replace(place, own)
+        (home / name).write_text(text.replace("[server]", f"[server]\nport = {port}\nlog_level = 'error'"))
+
+    def documents(document: dict[str, Any]) -> None:
+        ready = httpx.get(f"http://127.0.0.1:{port}/readyz").json()
+        assert (ready.keys(), ready["checks"]) == (document.keys(), document["checks"])
+        assert ready["catalogs"]["lab"]["checks"] == document["catalogs"]["lab"]["checks"]
+        assert ready["catalogs"].keys() == document["catalogs"].keys()
+        recorded = f"http://127.0.0.1:{port}/catalogs/lab/v1/events?wait=30"
+        assert httpx.get(recorded, headers={"x-api-key": names["key"]()}, timeout=60).json()
+
+    places = {
+        "--file keys.json\n": "--file keys.json | tee key.txt\n",
+        "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
+        'properties={"rest.api_key": key}': 'properties={"rest.api_key": key()}',
+        'header.x-api-key": key}': 'header.x-api-key": key()}',
+        **server_settings,
+    }
+    names = {"key": lambda: (home / "key.txt").read_text().split()[-1], "data": ROWS}
+    assert Reader(places, names, settings=settings, documents=documents).read(page("several-catalogs.md")) == 9
+    assert {json.loads(line)["catalog"] for line in (home / "audit.jsonl").read_text().splitlines()} == {"lab"}
 
 
 def test_server(port: int, server_settings: dict[str, str]) -> None:

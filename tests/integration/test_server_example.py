@@ -92,10 +92,13 @@ def test_alerts_and_dashboard_ask_for_metrics_that_the_server_has(tmp_path: Path
     assert all({"summary", "action"} <= rule["annotations"].keys() for rule in rules)
     panels = json.loads((EXAMPLE / "dashboard.json").read_text())["panels"]
     queries = [rule["expr"] for rule in rules] + [each["expr"] for panel in panels for each in panel["targets"]]
-    (tmp_path / "lancekeep.toml").write_text('[server]\nevents = true\n[[event_files]]\nname = "files"\nurl = "out"\n')
+    (tmp_path / "lancekeep.toml").write_text(
+        f'[server]\nevents = true\n[catalogs.lake]\nroot = "{tmp_path}/lake"\n'
+        '[[catalogs.lake.event_files]]\nname = "files"\nurl = "out"\n'
+    )
     environment = {**os.environ, "LANCEKEEP_CONFIG": str(tmp_path / "lancekeep.toml")}
-    with server([str(tmp_path / "lake"), "--workers", "2", "--log-format", "json"], environment) as uri:
-        httpx.get(f"{uri}/v1/namespace/$/table/list").raise_for_status()
+    with server(["--workers", "2", "--log-format", "json"], environment) as uri:
+        httpx.get(f"{uri}/catalogs/lake/v1/namespace/$/table/list").raise_for_status()
         shown = httpx.get(f"{uri}/metrics").text
     kinds = dict(re.findall(r"^# TYPE (lancekeep_\w+) (\w+)$", shown, re.MULTILINE))
     suffixes = {"counter": "", "gauge": "", "histogram": "_bucket"}

@@ -54,7 +54,7 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
         MODELS,
         {"is_only_declared", "metadata", "stats", "table_uri", "var_schema", "version"},
     ),
-    "entrypoints/rest/app.py": (OTHERS, {"default", "health", "redirect_slashes", "telemetry"}),
+    "entrypoints/rest/app.py": (OTHERS, {"default", "health", "metrics", "redirect_slashes"}),
     "entrypoints/rest/logs.py": (OTHERS, {"excepthook"}),
     "hive/address.py": (OTHERS, {"check_hostname"}),
     "entrypoints/spark/arrow_types.py": (OTHERS, {"metadata"}),

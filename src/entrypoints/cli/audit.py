@@ -35,12 +35,15 @@ class Filter:
     below: tuple[str, ...] | None
     decision: str | None
     since: datetime | None
+    catalog: str | None = None
 
     def takes(self, line: dict[str, Any]) -> bool:
         """Return whether a line is to be shown."""
         if self.since is not None and datetime.fromisoformat(line["time"]) < self.since:
             return False
         if self.decision not in (None, line.get("decision")):
+            return False
+        if not _matches(self.catalog, line.get("catalog")):
             return False
         if not _matches(self.principal, line.get("principal")) or not _matches(self.operation, line.get("operation")):
             return False
@@ -54,6 +57,7 @@ class Filter:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--principal", metavar="PATTERN", help="Show requests of these callers: key:ada, or 'key:*'.")
 @click.option("--operation", metavar="PATTERN", help="Show these operations: DropTable, or '*Table'.")
+@click.option("--catalog", metavar="PATTERN", help="Show requests for these catalogs of a server of several.")
 @click.option("--object", "object_id", metavar="NAME", help="Show requests for an object, or anything below it.")
 @click.option("--decision", type=click.Choice(DECISIONS), help="Show requests with this decision.")
 @click.option("--since", type=span, help="Show requests of the last time: 30m, 12h, 7d.")
@@ -63,6 +67,7 @@ def audit(
     file: Path,
     principal: str | None,
     operation: str | None,
+    catalog: str | None,
     object_id: str | None,
     decision: str | None,
     since: timedelta | None,
@@ -76,7 +81,7 @@ def audit(
     """
     start = None if since is None else datetime.now(UTC) - since
     below = None if object_id is None else ObjectId.of(object_id).names
-    wanted = Filter(principal, operation, below, decision, start)
+    wanted = Filter(principal, operation, below, decision, start, catalog)
     skipped: list[int] = []
     shown = deque((line for line in _lines(file, skipped) if wanted.takes(line)), limit)
     if skipped:

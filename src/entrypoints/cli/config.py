@@ -14,8 +14,9 @@ from uuid import uuid4
 import attrs
 import click
 
-from lancekeep.config import COMMIT_STORE, REST, STORAGE, ConnectionConfig, named_catalogs, public_url
+from lancekeep.config import ConnectionConfig, named_catalogs, public_url
 from lancekeep.config_files import FILE, content, is_toml
+from lancekeep.config_settings import COMMIT_STORE, REST, STORAGE
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.cli.command import Command
 from lancekeep.entrypoints.cli.commands import WRONG

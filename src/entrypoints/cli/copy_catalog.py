@@ -6,7 +6,8 @@ import attrs
 import click
 
 from lancekeep.application.upkeep.copy_report import CatalogCopy
-from lancekeep.config import MODES, REMEMBERED
+from lancekeep.config import REMEMBERED
+from lancekeep.config_settings import MODES
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import print_line, print_table, progress

@@ -17,7 +17,7 @@ import attrs
 import click
 
 from lancekeep.application.catalog import Catalog, directory_of, services_of
-from lancekeep.config import REMEMBERED, ConnectionConfig, given, named_catalogs, public_url
+from lancekeep.config import CATALOG_VARIABLE, REMEMBERED, ConnectionConfig, given, named_catalogs, public_url
 from lancekeep.domain.errors import InvalidInput, NotFound
 from lancekeep.entrypoints.cli.command import CATALOG, LEFT_OUT
 from lancekeep.entrypoints.cli.console import message
@@ -218,6 +218,17 @@ def _named(place: str | None) -> dict[str, str]:
             f"./{place} for the directory, or the root of the catalog"
         )
     return {"catalog": place}
+
+
+def chosen_name() -> str | None:
+    """Return the name of the configured catalog that the command was given.
+
+    None stands for a root or a URL.
+    """
+    context = click.get_current_context()
+    left_out = context.meta.get(LEFT_OUT, False)
+    place = os.environ.get(CATALOG_VARIABLE) if left_out else context.params.get(CATALOG)
+    return place if place in named_catalogs() else None
 
 
 def advised(name: str, *words: str) -> str:

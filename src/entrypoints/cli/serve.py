@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 
-from lancekeep.config import IMPLEMENTATIONS, MAINTENANCE, MODES, NATIVE, ConnectionConfig, given
+from lancekeep.config import MAINTENANCE, NATIVE, given, named_catalogs
 from lancekeep.config_files import CONFIG_VARIABLE
-from lancekeep.domain.automatic_maintenance import AUTO, OFF
+from lancekeep.config_settings import IMPLEMENTATIONS, MODES
+from lancekeep.domain.automatic_maintenance import AUTO
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import print_line
-from lancekeep.entrypoints.cli.options import Stores, stores
+from lancekeep.entrypoints.cli.options import Stores, chosen_name, stores_if_named
+
+STORES = (
+    "commit_store",
+    "commit_store_option",
+    "commit_store_option_file",
+    "manifest_store",
+    "manifest_store_option",
+    "manifest_store_option_file",
+    "storage_option",
+    "storage_option_file",
+)
+"""The options about the stores of one catalog."""
 
 
 def _configure(context: click.Context, option: click.Parameter, file: str | None) -> None:
@@ -57,11 +68,14 @@ def _configure(context: click.Context, option: click.Parameter, file: str | None
     type=click.Choice((*IMPLEMENTATIONS, NATIVE)),
     help="What ROOT is: a directory, the URI of another server, or a directory for pylance's own namespace.",
 )
-@stores
-def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: str | None, **options: Any) -> None:
+@stores_if_named
+def serve(
+    chosen: Stores | None, /, mode: str | None, impl: str | None, maintenance: str | None, **options: Any
+) -> None:
     """Serve a catalog by the REST protocol of Lance namespaces.
 
-    At / of the server is a page for browsers, which sign in with an API key or a token.
+    Without a CATALOG, and without a root of its own in the configuration, it serves every catalog of [catalogs], each
+    below /catalogs/NAME. At / of the server is a page for browsers, which sign in with an API key or a token.
     The server stops on Ctrl-C or SIGTERM, after the requests in progress. With several workers, SIGHUP replaces them
     one by one. Settings that are not given as options come
     from LANCEKEEP_SERVER__NAME and from [server] of lancekeep.toml. Needs the extra [server].
@@ -70,53 +84,82 @@ def serve(chosen: Stores, /, mode: str | None, impl: str | None, maintenance: st
         from lancekeep.entrypoints.rest.listening import listen, url_of
         from lancekeep.entrypoints.rest.logs import log_everything, log_of
         from lancekeep.entrypoints.rest.settings import ServerSettings
-        from lancekeep.entrypoints.rest.task import Served, Task, require_sharable, shared_committers
+        from lancekeep.entrypoints.rest.task import (
+            Served,
+            SeveralTasks,
+            Task,
+            prefix_of,
+            require_sharable,
+            shared_committers,
+        )
         from lancekeep.entrypoints.rest.workers import Supervisor
-        from lancekeep.entrypoints.subscribers import configured_subscribers
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
-    settings = ServerSettings.resolve(options)
-    plan = None if maintenance in (None, *MAINTENANCE) else Path(maintenance)
-    config = ConnectionConfig.resolve(
-        given(
-            **chosen.given,
-            mode=mode,
-            impl=None if impl == NATIVE else impl,
-            maintenance=OFF if plan is not None else maintenance,
-        )
-    )
-    if maintenance == AUTO and impl == NATIVE:
-        raise InvalidInput("--maintenance auto needs a catalog of Lancekeep; impl 'native' serves pylance's own")
-    if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
-        config = attrs.evolve(config, maintenance=AUTO)
+    if maintenance not in (None, *MAINTENANCE):
+        options["maintenance_policy"], maintenance = maintenance, None
+    task: Task | SeveralTasks
+    if chosen is not None:
+        if maintenance == AUTO and impl == NATIVE:
+            raise InvalidInput("--maintenance auto needs a catalog of Lancekeep; impl 'native' serves pylance's own")
+        named = chosen_name()
+        of_catalog = given(**chosen.given, mode=mode, impl=None if impl == NATIVE else impl, maintenance=maintenance)
+        settings = ServerSettings.resolve(options, catalog=named)
+        task = Task.configured(settings, of_catalog, named, native=impl == NATIVE)
+    else:
+        _require_no_options_of_one(mode=mode, impl=impl)
+        task = SeveralTasks.configured(options, given(maintenance=maintenance))
+        settings = task.settings
     log = log_of(settings)
-    task = Task(config, settings, impl == NATIVE, plan, subscribers=configured_subscribers())
 
     def announce(served: Served, url: str) -> None:
         if settings.log_format == "json":
             log.info("serving", root=served.root, url=url, workers=settings.workers, page=served.has_page)
+            for name, state in served.catalogs.items():
+                log.info("catalog", catalog=name, url=f"{url}{prefix_of(name)}", state=state)
             return
         credential = (
             "-H 'x-api-key: KEY' " if settings.keys else "-H 'authorization: Bearer TOKEN' " if settings.tokens else ""
         )
         workers = f" with {settings.workers} workers" if settings.workers > 1 else ""
         print_line(f"Serving {served.root}{workers} at {url}")
-        print_line(f"Try:  curl {credential}'{url}/v1/namespace/$/table/list'")
+        for name, state in served.catalogs.items():
+            print_line(f"      {url}{prefix_of(name)}  {state}")
+        first = f"{url}{prefix_of(next(iter(served.catalogs)))}" if served.catalogs else url
+        print_line(f"Try:  curl {credential}'{first}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
         if served.has_page:
             print_line(f"Page: {url}/")
 
     if settings.workers == 1:
         from lancekeep.entrypoints.rest.server import Server  # the supervisor of workers starts without these
-        from lancekeep.entrypoints.serving import application
+        from lancekeep.entrypoints.serving_catalogs import served_by
 
-        with application(task) as (app, served, end_background):
+        with served_by(task) as (app, served, end_background):
             Server(app, settings, end_background).serve_on(partial(announce, served))
         return
-    require_sharable(config)
+    for each in [task] if isinstance(task, Task) else task.tasks.values():
+        require_sharable(each.config)
     with listen(settings.host, settings.port) as listener, shared_committers() as committers:
-        task = attrs.evolve(task, committers=committers)
+        task = task.with_committers(committers)
         url = url_of(listener, settings.scheme)
         log_everything(settings)
         supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log)
         supervisor.run(lambda served: announce(served, url))
+
+
+def _require_no_options_of_one(**options: str | None) -> None:
+    """Refuse options of one catalog, for a server of all configured catalogs.
+
+    Args:
+        options: Options that concern one catalog, next to the options about its stores.
+
+    Raises:
+        InvalidInput: An option is given, and there are such catalogs.
+    """
+    parameters = click.get_current_context().params
+    for option, value in {**options, **{name: parameters[name] for name in STORES if name in parameters}}.items():
+        if value and named_catalogs():
+            raise InvalidInput(
+                f"--{option.replace('_', '-')} concerns one catalog, and without a CATALOG the server would serve all "
+                "of [catalogs]; write it into the table [catalogs.NAME] of each, or name a CATALOG"
+            )

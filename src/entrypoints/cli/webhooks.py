@@ -20,7 +20,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.cells import plain
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, print_table
-from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, stores
+from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, as_json, chosen_name, stores
 from lancekeep.entrypoints.cli.output import print_report
 from lancekeep.entrypoints.cli.upkeep import mode
 from lancekeep.entrypoints.subscribers import ConfiguredSubscriber, configured_subscribers
@@ -46,14 +46,15 @@ def webhooks(
 ) -> None:
     """Show how far subscribers of events are, test them, and replay dead letters.
 
-    The subscribers are [[webhooks]] and [[event_files]] of lancekeep.toml. "behind" is the number of batches in the log
-    that a subscriber has not completely. The exit code is 1 if a webhook does not take what is tested or replayed.
+    The subscribers are [[webhooks]] and [[event_files]] of lancekeep.toml, or of its table [catalogs.NAME]. "behind" is
+    the number of batches in the log that a subscriber has not completely. The exit code is 1 if a webhook does not
+    take what is tested or replayed.
     """
     if test is not None and replay is not None:
         raise InvalidInput("--test and --replay are two actions; give one of them")
     with chosen.catalog(functions, mode=mode) as catalog:
         own = directory_of(catalog, "webhooks")
-        subscribers = {each.subscriber.name: each for each in configured_subscribers()}
+        subscribers = {each.subscriber.name: each for each in configured_subscribers(catalog=chosen_name())}
         log = EventLog.of(own)
         named = test if test is not None else replay
         if named is None:

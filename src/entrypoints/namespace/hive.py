@@ -7,7 +7,8 @@ from typing import Any
 
 from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.composition import open_catalog
-from lancekeep.config import HIVE, ConnectionConfig
+from lancekeep.config import ConnectionConfig
+from lancekeep.config_settings import HIVE
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 
 _OPTIONS = ("uri", "client.pool-size", "catalogs")

@@ -22,7 +22,7 @@ from lancekeep.entrypoints.page.authorized import Access, AuthorizedCatalog, Lis
 from lancekeep.entrypoints.page.environment import environment
 from lancekeep.entrypoints.page.names import NameIndex
 from lancekeep.entrypoints.page.request import PageRequest
-from lancekeep.entrypoints.page.responses import error_page, protected
+from lancekeep.entrypoints.page.responses import error_page, prefix_of, protected
 from lancekeep.entrypoints.page.views import api, commits, compare, diff, dropped, file, files, history, table
 from lancekeep.entrypoints.page.views import catalog as catalog_view
 from lancekeep.entrypoints.page.views.finding import FINDINGS, finding
@@ -106,7 +106,7 @@ class Page:
                 raise
             problem = Problem.of(error)
             state["error"], state["problem"] = error, problem
-            return error_page(environment(), problem, self._shown(state), state.get("request_id", ""))
+            return error_page(environment(), problem, self._shown(scope), state.get("request_id", ""))
 
     def _request(self, scope: Scope, state: Mapping[str, Any], parameters: Mapping[str, str]) -> PageRequest:
         access = Access(state.get("principal"), self.authorizer)
@@ -114,23 +114,28 @@ class Page:
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), errors="strict"))
         except ValueError:
             raise HttpError(400, "The query of the URL is not percent-encoded UTF-8.") from None
-        listing = Listing(self.catalog, access)
+        listing, prefix = Listing(self.catalog, access), prefix_of(scope)
         return PageRequest(
             catalog=cast(Catalog, AuthorizedCatalog(self.catalog, access)),
             listing=listing,
             names=partial(self._names.names, access.audience, listing),
-            path=scope["raw_path"].decode("latin-1"),
+            path=prefix + scope["raw_path"].decode("latin-1"),
             path_params=parameters,
             query=query,
             templates=environment(),
-            shown=self._shown(state),
+            shown=self._shown(scope),
+            prefix=prefix,
         )
 
-    def _shown(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _shown(self, scope: Scope) -> Mapping[str, Any]:
         """Return the values that the frame of every page shows."""
-        principal = state.get("principal")
-        signed_in = "" if principal is None else principal.name
-        return {"root": self.catalog.root_uri, "signed_in": signed_in, "has_api": self.has_api}
+        principal = scope["state"].get("principal")
+        return {
+            "root": self.catalog.root_uri,
+            "signed_in": "" if principal is None else principal.name,
+            "has_api": self.has_api,
+            "prefix": prefix_of(scope),
+        }
 
 
 def _found(scope: Scope) -> tuple[str, Handler, Mapping[str, str]]:

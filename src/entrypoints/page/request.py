@@ -24,11 +24,12 @@ class PageRequest:
         catalog: The catalog, as far as the signed-in principal may read it. It has only operations that read.
         listing: The names of the same catalog in pages.
         names: Returns the names of all tables that the principal sees, for searches.
-        path: The path of the URL, percent-encoded.
+        path: The path of the URL, percent-encoded, with its prefix.
         path_params: The decoded parameters in the path, such as ``id``.
         query: The parameters of the query; of several with one name, the last.
         templates: The templates.
         shown: Values for every template, such as the name of the principal.
+        prefix: The path before the paths of the page.
     """
 
     catalog: Catalog
@@ -39,6 +40,7 @@ class PageRequest:
     query: Mapping[str, str]
     templates: Environment = attrs.field(repr=False)
     shown: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    prefix: str = ""
 
     @property
     def object_id(self) -> ObjectId:
@@ -88,13 +90,16 @@ def parsed(text: str) -> ObjectId:
 
 
 def table_url(identifier: Identifier, view: str = "", /, **query: object) -> str:
-    """Return the URL of a view of a table, such as ``history``."""
+    """Return the path of a view of a table, such as ``history``.
+
+    It is below the prefix of the page.
+    """
     path = f"/t/{quote(slug(identifier), safe='')}"
     return with_query(f"{path}/{view}" if view else path, **query)
 
 
 def namespace_url(identifier: Identifier, /, **query: object) -> str:
-    """Return the URL of a namespace."""
+    """Return the path of a namespace below the prefix of the page."""
     return with_query("/", namespace=slug(identifier) or None, **query)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from jinja2 import Environment
 from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
 
 from lancekeep.entrypoints.rest.errors import Problem
+from lancekeep.entrypoints.rest.observation import PREFIX
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -30,6 +32,14 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+
+
+def prefix_of(scope: Scope) -> str:
+    """Return the path before the paths of the page in a request.
+
+    It has no slash at its end.
+    """
+    return str(scope.get("state", {}).get(PREFIX, ""))
 
 
 def protected(response: Response) -> Response:

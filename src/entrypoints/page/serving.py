@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import attrs
 import uvicorn
@@ -15,8 +16,9 @@ from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.page.app import Page
+from lancekeep.entrypoints.page.catalogs import CatalogsPage, ShownCatalog
 from lancekeep.entrypoints.page.environment import environment
-from lancekeep.entrypoints.page.responses import error_page, protected
+from lancekeep.entrypoints.page.responses import error_page, prefix_of, protected
 from lancekeep.entrypoints.page.sessions import OPEN, KeySessions, LocalSession
 from lancekeep.entrypoints.rest.errors import Problem
 from lancekeep.entrypoints.rest.listening import listen, url_of
@@ -25,7 +27,7 @@ from lancekeep.entrypoints.rest.security.authentication import LocalOnly
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Transfer
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.refusal import REFUSAL
-from lancekeep.entrypoints.rest.security.setup import Security
+from lancekeep.entrypoints.rest.security.setup import Authenticators, Security
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 LARGEST_FORM = 1 << 16
@@ -40,13 +42,31 @@ def page_of(catalog: Catalog, settings: ServerSettings, security: Security) -> A
         settings: The settings of the server.
         security: The security of its API.
     """
-    app: ASGIApp = Page(catalog, security.authorizer, has_api=True)
+    page = Page(catalog, security.authorizer, has_api=True)
+    return _guarded(page, settings, Authenticators(security.keys, security.tokens))
+
+
+def page_of_catalogs(
+    catalogs: Callable[[], Sequence[ShownCatalog]], settings: ServerSettings, authenticators: Authenticators
+) -> ASGIApp:
+    """Return the first page of a server of several catalogs.
+
+    Args:
+        catalogs: Returns the catalogs, in their order.
+        settings: The settings of the server.
+        authenticators: What verifies credentials.
+    """
+    return _guarded(CatalogsPage(catalogs), settings, authenticators)
+
+
+def _guarded(app: ASGIApp, settings: ServerSettings, authenticators: Authenticators) -> ASGIApp:
+    """Return an application for browsers with the limits of a server, and for callers that have signed in."""
     if settings.rate:
         app = Rate(app, per_second=settings.rate, burst=settings.burst, workers=settings.workers)
-    if security.keys is None and security.tokens is None:
-        app = LocalOnly(app)
+    if authenticators:
+        app = KeySessions(app, authenticators.keys, authenticators.tokens, secure=bool(settings.certificate))
     else:
-        app = KeySessions(app, security.keys, security.tokens, secure=bool(settings.certificate))
+        app = LocalOnly(app)
     return _limited(app, settings)
 
 
@@ -93,9 +113,9 @@ class _Refusals:
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})[REFUSAL] = _refusal
+        scope.setdefault("state", {})[REFUSAL] = partial(_refusal, prefix_of(scope))
         await self.app(scope, receive, send)
 
 
-def _refusal(problem: Problem, request_id: str) -> Response:
-    return protected(error_page(environment(), problem, {}, request_id))
+def _refusal(prefix: str, problem: Problem, request_id: str) -> Response:
+    return protected(error_page(environment(), problem, {"prefix": prefix}, request_id))

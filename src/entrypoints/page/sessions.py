@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lancekeep.domain.authorization import Principal
 from lancekeep.entrypoints.page.assets import assets
 from lancekeep.entrypoints.page.environment import environment
-from lancekeep.entrypoints.page.responses import error_page, protected
+from lancekeep.entrypoints.page.responses import error_page, prefix_of, protected
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.security.authentication import verified
 from lancekeep.ports.authentication import Authenticator
@@ -68,7 +68,8 @@ class KeySessions:
             return
         except HttpError as error:
             state["error"], state["problem"] = error, Problem.of(error)
-            response = error_page(environment(), state["problem"], {}, state.get("request_id", ""))
+            shown = {"prefix": prefix_of(scope)}
+            response = error_page(environment(), state["problem"], shown, state.get("request_id", ""))
         if response is None:
             await self._app(scope, receive, send)
             return
@@ -77,21 +78,21 @@ class KeySessions:
 
     async def _session(self, request: Request) -> Response | None:
         """Answer about the session itself; None for a request with a valid session."""
-        path, is_post = request.url.path, request.method == "POST"
+        path, is_post, prefix = request.scope["path"], request.method == "POST", prefix_of(request.scope)
         if is_post and path in (SIGN_IN, SIGN_OUT):
             require_same_origin(request.headers)
-            return self._signed_out() if path == SIGN_OUT else await self._sign_in(request)
+            return self._signed_out(prefix) if path == SIGN_OUT else await self._sign_in(request)
         if path == SIGN_IN:
-            return _form(request.query_params.get("next", "/"))
+            return _form(prefix, request.query_params.get("next", f"{prefix}/"))
         principal = await self._principal(_credential(request.cookies.get(self._cookie(request), "")))
         if principal is not None:
             request.scope["state"]["principal"] = principal
             return None
         if request.method not in ("GET", "HEAD"):
             raise HttpError(401, "You are not signed in.", ErrorCode.UNAUTHENTICATED)
-        target = request.scope["raw_path"].decode("latin-1")  # still encoded, as names may have any character
+        target = prefix + request.scope["raw_path"].decode("latin-1")  # still encoded: names may have any character
         target = f"{target}?{request.url.query}" if request.url.query else target
-        return RedirectResponse(f"{SIGN_IN}?next={quote(target, safe='')}", 303)
+        return RedirectResponse(f"{prefix}{SIGN_IN}?next={quote(target, safe='')}", 303)
 
     async def _sign_in(self, request: Request) -> Response:
         try:
@@ -99,22 +100,23 @@ class KeySessions:
         except ValueError:
             raise HttpError(400, "The form is not percent-encoded UTF-8.") from None
         credential, target = (form.get(name, [""])[-1] for name in ("credential", "next"))
-        credential = credential.strip()
+        credential, prefix = credential.strip(), prefix_of(request.scope)
         principal = await self._principal(credential)
         if principal is None:
-            return _form(target, _INVALID, 401)
+            return _form(prefix, target, _INVALID, 401)
         request.scope["state"]["principal"] = principal
         value = urlsafe_b64encode(credential.encode()).decode().rstrip("=")
         if len(value) > LONGEST_COOKIE:
-            return _form(target, "The token is too long for a cookie of a browser. Sign in with an API key.", 400)
-        response = RedirectResponse(_within(target), 303)
+            message = "The token is too long for a cookie of a browser. Sign in with an API key."
+            return _form(prefix, target, message, 400)
+        response = RedirectResponse(_within(prefix, target), 303)
         response.set_cookie(
             self._cookie(request), value, path="/", secure=self._is_secure(request), httponly=True, samesite="lax"
         )
         return response
 
-    def _signed_out(self) -> Response:
-        response = RedirectResponse(SIGN_IN, 303)
+    def _signed_out(self, prefix: str) -> Response:
+        response = RedirectResponse(f"{prefix}{SIGN_IN}", 303)
         for name in _COOKIES:
             response.delete_cookie(name, path="/", secure=name == _COOKIES[0], httponly=True, samesite="lax")
         return response
@@ -193,15 +195,16 @@ def require_same_origin(headers: Headers) -> None:
         raise HttpError(403, "Send this form from the page itself.", ErrorCode.PERMISSION_DENIED)
 
 
-def _form(target: str, message: str = "", status: int = 200) -> Response:
-    content = environment().get_template("sign-in.html").render(target=_within(target), message=message)
+def _form(prefix: str, target: str, message: str = "", status: int = 200) -> Response:
+    shown = {"prefix": prefix, "target": _within(prefix, target), "message": message}
+    content = environment().get_template("sign-in.html").render(**shown)
     return HTMLResponse(content, status)
 
 
-def _within(target: str) -> str:
+def _within(prefix: str, target: str) -> str:
     """Return an address of this server; the first page for an address that may leave it."""
     leaves = not target.startswith("/") or target.startswith("//") or "\\" in target or not target.isprintable()
-    return "/" if leaves else target
+    return f"{prefix}/" if leaves else target
 
 
 def _credential(value: str) -> str:

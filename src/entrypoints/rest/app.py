@@ -46,6 +46,7 @@ from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.events import EventAnswers
 from lancekeep.entrypoints.rest.health import Health
 from lancekeep.entrypoints.rest.idempotency import Idempotency
+from lancekeep.entrypoints.rest.metrics import Exposition
 from lancekeep.entrypoints.rest.observation import REQUEST_ID, Observation, Telemetry
 from lancekeep.entrypoints.rest.requests import Call, call_of, require_arrow, route_of
 from lancekeep.entrypoints.rest.responses import ARROW_FILE, refusal_of, response_of, write_file
@@ -84,6 +85,7 @@ def create_app(
     audit: AuditLog | None = None,
     decisions: Callable[[], object] | None = None,
     collectors: Sequence[Collector] = (),
+    name: str | None = None,
 ) -> Starlette:
     """Return the application that serves a namespace.
 
@@ -98,9 +100,11 @@ def create_app(
         decisions: Returns what the wrappers decide by, next to the request and its principal: while it is the same
             object, they decide the same. None if the wrappers may decide otherwise at any time.
         collectors: Further metrics.
+        name: The name of the catalog in the log, if the server serves several.
     """
     settings = settings or ServerSettings()
-    telemetry = Telemetry(settings)
+    telemetry = Telemetry(settings, name)
+    metrics = Exposition(telemetry.registry)
     if isinstance(namespace, CatalogNamespace):
         own = directory_of(namespace.catalog)
         telemetry.count_conflicts(lambda: own.commits.conflicts.last_hour().count)
@@ -117,19 +121,34 @@ def create_app(
     endpoints: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/healthz": health.alive,
         "/readyz": health.ready,
-        "/metrics": telemetry.metrics,
+        "/metrics": metrics.answer,
         "/openapi.json": openapi.answer,
     }
     observation = Middleware(Observation, telemetry=telemetry, router=router, audit=audit)
-    app = Starlette(middleware=[observation], exception_handlers={Exception: _failure})
-    app.router.default = Endpoints(
-        endpoints, operations, others or {}
-    )  # Starlette's routes answer errors as plain text
+    served = Endpoints(endpoints, operations, others or {})
+    return application_of(served, [observation], health, metrics, innermost.running, innermost.events)
+
+
+def application_of(
+    endpoints: Endpoints, middleware: Sequence[Middleware], health: Any, metrics: Exposition, running: Any, events: Any
+) -> Starlette:
+    """Return an application that `Server` can stop.
+
+    Args:
+        endpoints: What it answers.
+        middleware: What sees requests before, such as `Observation`, the outermost first.
+        health: Has `stop`, called when the server stops.
+        metrics: The metrics.
+        running: Has `wait`, as `Running`.
+        events: Has `stop`, called when the server stops.
+    """
+    app = Starlette(middleware=middleware, exception_handlers={Exception: _failure})
+    app.router.default = endpoints  # Starlette's routes answer errors as plain text
     app.router.redirect_slashes = False
     app.state.health = health
-    app.state.telemetry = telemetry
-    app.state.running = innermost.running
-    app.state.events = innermost.events
+    app.state.metrics = metrics
+    app.state.running = running
+    app.state.events = events
     return app
 
 

@@ -33,6 +33,9 @@ DECISIONS = (ALLOWED, REFUSED, UNAUTHENTICATED, INVALID)
 
 _LOG = logging.getLogger(__name__)
 
+CATALOG: Final = "catalog"
+"""The entry of the state of a request with the name of its catalog, if this catalog is not open."""
+
 _QUOTING: Final = frozenset(
     (
         ErrorCode.INVALID_INPUT,
@@ -52,12 +55,17 @@ class AuditLog:
     line cannot be written, the server goes on, the log reports it once, and ``problem`` holds the reason until a line
     can be written. A line after an incomplete one begins with a line break. No write waits for the reader of a pipe.
 
+    Args:
+        path: The file.
+        catalog: The name of the catalog in each line, if the server serves several.
+
     Raises:
         InvalidInput: The file cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, catalog: str | None = None) -> None:
         self.path = path
+        self._named = {} if catalog is None else {CATALOG: catalog}
         self.problem: str | None = None
         self._lock = Lock()
         try:
@@ -67,7 +75,7 @@ class AuditLog:
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
         """Append a line with the time, the event and its fields."""
-        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **self._named, **fields}
         line = json.dumps(entry).encode() + b"\n"  # ASCII: names can hold what a terminal obeys
         with self._lock:
             try:
@@ -127,7 +135,9 @@ class AuditLog:
 def described(state: Mapping[str, Any], status: int, scope: Mapping[str, Any]) -> dict[str, Any]:
     """Return who asked for what, and what was decided, as fields of a line."""
     principal, call = state.get("principal"), state.get("call")
+    closed = {CATALOG: state[CATALOG]} if CATALOG in state else {}
     return {
+        **closed,
         "principal": None if principal is None else principal.name,
         "address": (scope.get("client") or (None,))[0],
         "operation": operation_of(state),

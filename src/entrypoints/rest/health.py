@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio.to_thread
 import lance_namespace as api
@@ -12,6 +13,13 @@ from starlette.responses import JSONResponse
 
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.entrypoints.rest.audit import AuditLog
+
+OK, UNAVAILABLE = "ok", "unavailable"
+
+
+def status_of(stopping: bool) -> str:
+    """Return the result of the check of a server that may be shutting down."""
+    return "stopping" if stopping else OK
 
 
 class Health:
@@ -40,33 +48,39 @@ class Health:
 
     async def alive(self, request: Request) -> JSONResponse:
         """Answer 200 while the process serves requests."""
-        return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": OK})
 
     async def ready(self, request: Request) -> JSONResponse:
         """Answer 200 if the server can work, else 503.
 
-        Storage and commit store must answer, and the audit log must take lines. The response says which of them
-        failed, the seconds that each took, and the use of the threads, but nothing about the catalog: it needs no
-        authentication. A server whose threads are all in use is ready; its requests wait for their turn.
+        The response has what `found` returns, and nothing about the catalog: it needs no authentication.
         """
-        checks = {"server": "stopping" if self.stopping else "ok"}
+        found = await self.found()
+        return JSONResponse(found, 200 if found["status"] == OK else 503)
+
+    async def found(self) -> dict[str, Any]:
+        """Return whether the server can work, as the content of a response.
+
+        Storage and commit store must answer, and the audit log must take lines. The content says which of them
+        failed, the seconds that each took, and the use of the threads. A server whose threads are all in use is ready;
+        its requests wait for their turn.
+        """
+        checks = {"server": status_of(self.stopping)}
         seconds = {}
         for name, check in self._checks().items():
             start = time.perf_counter()
             try:
                 await anyio.to_thread.run_sync(check)
-                checks[name] = "ok"
+                checks[name] = OK
             except Exception:
-                checks[name] = "unavailable"
+                checks[name] = UNAVAILABLE
             seconds[name] = round(time.perf_counter() - start, 4)
-        ready = set(checks.values()) == {"ok"}
-        answer = {
-            "status": "ok" if ready else "unavailable",
+        return {
+            "status": OK if set(checks.values()) == {OK} else UNAVAILABLE,
             "checks": checks,
             "seconds": seconds,
             "threads": dict(self._threads()),
         }
-        return JSONResponse(answer, 200 if ready else 503)
 
     def _checks(self) -> Mapping[str, Callable[[], object]]:
         audit = {} if self._audit is None else {"audit log": self._audit.check}

@@ -36,7 +36,7 @@ def log_everything(settings: ServerSettings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_STAMPED,
+            foreign_pre_chain=(structlog.contextvars.merge_contextvars, *_STAMPED),  # which of several catalogs
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(settings)],
         )
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
 
 _MOMENT: Final = "_created"
 """The suffix of samples that say when a process began to count."""
@@ -72,6 +75,56 @@ def counted(ended: Snapshot) -> Snapshot:
 def text(metrics: Snapshot) -> bytes:
     """Return metrics in the text format of Prometheus."""
     return generate_latest(_Collected(metrics))
+
+
+def labelled(metrics: Snapshot, name: str, value: str) -> Snapshot:
+    """Return metrics with one more label on each sample."""
+    return {
+        each: attrs.evolve(
+            family,
+            samples={(sample, (*labels, (name, value))): count for (sample, labels), count in family.samples.items()},
+        )
+        for each, family in metrics.items()
+    }
+
+
+class Exposition:
+    """Answers with the metrics of a server.
+
+    Attributes:
+        registry: The metrics of this process.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self._gather: Callable[[], Awaitable[Snapshot]] | None = None
+
+    def gather_by(self, gather: Callable[[], Awaitable[Snapshot]]) -> None:
+        """Show the metrics of all workers of the server, not of this process alone."""
+        self._gather = gather
+
+    async def answer(self, request: Request) -> Response:
+        """Return the metrics in the text format of Prometheus."""
+        content = generate_latest(self.registry) if self._gather is None else text(await self._gather())
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
+
+
+class OfCatalogs(Collector):
+    """Collects the metrics of several catalogs.
+
+    Each sample has the name of its catalog as the label ``catalog``.
+
+    Args:
+        registries: Returns the metrics of each catalog by its name; the server's own have the name "".
+    """
+
+    def __init__(self, registries: Callable[[], Mapping[str, CollectorRegistry]]) -> None:
+        self._registries = registries
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the present values."""
+        found = self._registries().items()
+        return _Collected(total(labelled(snapshot(each), "catalog", name) for name, each in found)).collect()
 
 
 @attrs.frozen

@@ -10,18 +10,16 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs
 
 from lance_namespace.errors import ErrorCode
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lancekeep.adapters.rest.routes import READS, Route, Router
@@ -29,27 +27,29 @@ from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintena
 from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome, reason_of
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
 from lancekeep.entrypoints.rest.logs import log_of
-from lancekeep.entrypoints.rest.metrics import Snapshot, text
 from lancekeep.entrypoints.rest.requests import DELIMITER, Call, route_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 REQUEST_ID = "x-request-id"
+PREFIX = "prefix"
+"""The entry of the state of a request with the path before the paths of a catalog; the paths of the scope lack it."""
 _WELL_FORMED = re.compile("[A-Za-z0-9._-]{1,64}")
-_QUIET = ("/healthz", "/readyz", "/metrics")
+QUIET = ("/healthz", "/readyz", "/metrics")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Telemetry:
     """The log, the metrics and the tracer of one application.
 
-    Attributes:
+    Args:
+        settings: The settings of the server.
+        catalog: The name of the catalog in the log, if the server serves several.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.log = log_of(settings)
+    def __init__(self, settings: ServerSettings, catalog: str | None = None) -> None:
+        self.log = log_of(settings) if catalog is None else log_of(settings).bind(catalog=catalog)
         self.tracer = _tracer() if settings.tracing else None
         self.registry = CollectorRegistry()
-        self._gather: Callable[[], Awaitable[Snapshot]] | None = None
         self.requests = Counter(
             "lancekeep_requests", "Requests by operation and status.", ("operation", "status"), registry=self.registry
         )
@@ -60,10 +60,6 @@ class Telemetry:
         self.commits = Counter(
             "lancekeep_commits", "Changes by operation and outcome.", ("operation", "outcome"), registry=self.registry
         )
-
-    def gather_by(self, gather: Callable[[], Awaitable[Snapshot]]) -> None:
-        """Show the metrics of all workers of the server, not of this process alone."""
-        self._gather = gather
 
     def count_conflicts(self, last_hour: Callable[[], int]) -> None:
         """Show the commits of this process that lost their version in the last hour."""
@@ -77,11 +73,6 @@ class Telemetry:
     def count_maintenance(self, maintenance: AutomaticMaintenance) -> None:
         """Show the actions of automatic maintenance, and the expired versions."""
         self.registry.register(_Maintenance(maintenance))
-
-    async def metrics(self, request: Request) -> Response:
-        """Return the metrics in the text format of Prometheus."""
-        content = generate_latest(self.registry) if self._gather is None else text(await self._gather())
-        return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     @contextmanager
     def span(self, headers: Headers) -> Iterator[Any]:
@@ -172,13 +163,22 @@ class Observation:
         telemetry: The log and the metrics of the server.
         router: Names the operations of requests that are refused before they reach an operation.
         audit: The audit log; None without one.
+        quiet: The paths whose requests are not recorded.
     """
 
-    def __init__(self, app: ASGIApp, telemetry: Telemetry, router: Router, audit: AuditLog | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        telemetry: Telemetry,
+        router: Router,
+        audit: AuditLog | None,
+        quiet: Collection[str] = QUIET,
+    ) -> None:
         self._app = app
         self._telemetry = telemetry
         self._router = router
         self._audit = audit
+        self._quiet = quiet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -194,12 +194,12 @@ class Observation:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if scope["path"] not in _QUIET:
+                if scope["path"] not in self._quiet:
                     self._settle(scope, status)
                 MutableHeaders(scope=message)[REQUEST_ID] = state["request_id"]
             await send(message)
 
-        if scope["path"] in _QUIET:
+        if scope["path"] in self._quiet:
             await self._app(scope, receive, answer)
             return
         start = time.perf_counter()

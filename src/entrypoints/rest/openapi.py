@@ -65,6 +65,7 @@ def document() -> _Schema:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Lancekeep", "version": "v1", "description": _DESCRIPTION},
+        "servers": [{"url": "."}],  # where the document is
         "security": [{}, {"ApiKey": []}, {"Bearer": []}],
         "paths": paths,
         "components": {

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import attrs
 
-from lancekeep.config import server_settings
+from lancekeep.config_server import server_settings
 from lancekeep.domain.errors import InvalidInput
 
 PORT = 2333
@@ -34,6 +34,24 @@ _RANGES = (
     ("header_seconds", 1, 3600),
     ("body_seconds", 1, 86_400),
 )
+OF_PROCESS = frozenset(
+    (
+        "host",
+        "port",
+        "workers",
+        "shutdown_seconds",
+        "header_seconds",
+        "log_format",
+        "log_level",
+        "tracing",
+        "audit",
+        "keys",
+        "tokens",
+        "certificate",
+        "private_key",
+    )
+)
+"""The settings that all catalogs of a server share."""
 LOG_FORMATS = ("auto", "console", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -57,6 +75,7 @@ class ServerSettings:
         tokens: The issuer of bearer tokens: ``[server.tokens]`` with ``jwks``, ``issuer`` and ``audience``.
         audit: The file of the audit log; without one, there is none.
         events: Whether to record the events of the catalog in its log.
+        maintenance_policy: The file of the policy by which the server maintains tables; without one, it has none.
         policy: The file of grants; without one, every authenticated caller may do everything.
         vending: The role whose credentials are vended: ``[server.vending]`` with ``role_arn``.
         certificate: The file of the TLS certificate and its chain.
@@ -88,6 +107,7 @@ class ServerSettings:
     tokens: Mapping[str, Any] = attrs.field(factory=dict)
     audit: str = ""
     events: bool = False
+    maintenance_policy: str = ""
     policy: str = ""
     vending: Mapping[str, Any] = attrs.field(factory=dict)
     certificate: str = ""
@@ -104,15 +124,22 @@ class ServerSettings:
     least_rate: int = 1024
 
     @classmethod
-    def resolve(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
+    def resolve(
+        cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None, catalog: str | None = None
+    ) -> Self:
         """Complete explicit settings from the environment and from files.
+
+        Args:
+            given: The explicit settings.
+            environment: The variables to read; by default the variables of the process.
+            catalog: The configured catalog that is served, if it has a name.
 
         Raises:
             InvalidInput: A setting is unknown, or its value cannot be honoured.
         """
         fields, defaults = attrs.fields_dict(cls), cls()
         values: dict[str, Any] = {}
-        for name, value, origin in server_settings(given, environment):
+        for name, value, origin in server_settings(given, environment, catalog, OF_PROCESS):
             if name not in fields:
                 raise InvalidInput(
                     f"{origin}: the server has no setting {name!r}; its settings are {', '.join(fields)}"
@@ -152,6 +179,19 @@ class ServerSettings:
         for name, choices in (("log_format", LOG_FORMATS), ("log_level", LOG_LEVELS)):
             if getattr(self, name) not in choices:
                 raise InvalidInput(f"server.{name} is {getattr(self, name)!r}; choose {', '.join(choices)}")
+
+
+def require_callers(settings: ServerSettings) -> None:
+    """Refuse settings about callers of a server that does not authenticate them.
+
+    Raises:
+        InvalidInput: There is a policy or a role for credentials, and neither keys nor tokens.
+    """
+    if (settings.policy or settings.vending) and not settings.keys and not settings.tokens:
+        raise InvalidInput(
+            "server.policy and server.vending need to know the caller; configure server.keys "
+            "(`lancekeep keys create`) or server.tokens"
+        )
 
 
 def _converted(name: str, value: Any, kind: type, origin: str) -> Any:

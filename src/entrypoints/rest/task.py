@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Final, Self
 
 import attrs
 
-from lancekeep.config import ConnectionConfig
+from lancekeep.config import ConnectionConfig, given, named_catalogs, require_own_roots
+from lancekeep.domain.automatic_maintenance import AUTO, OFF
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.entrypoints.rest.settings import ServerSettings
-from lancekeep.entrypoints.subscribers import ConfiguredSubscriber
+from lancekeep.entrypoints.rest.settings import ServerSettings, require_callers
+from lancekeep.entrypoints.subscribers import ConfiguredSubscriber, configured_subscribers
+
+CATALOGS: Final = "/catalogs/"
+"""The path before the name of one of several catalogs."""
+
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def prefix_of(name: str) -> str:
+    """Return the path of one of several catalogs, without a slash at its end."""
+    return CATALOGS + name
 
 
 @attrs.frozen
@@ -38,6 +51,42 @@ class Task:
     subscribers: tuple[ConfiguredSubscriber, ...] = ()
     committers: Path | None = None
 
+    @classmethod
+    def configured(
+        cls,
+        settings: ServerSettings,
+        properties: Mapping[str, Any],
+        catalog: str | None = None,
+        *,
+        native: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the task that properties and the configuration describe.
+
+        Args:
+            settings: The settings of the server for this catalog.
+            properties: The explicit properties of the connection. ``maintenance`` replaces the policy of the settings.
+            catalog: The name of the configured catalog, if it has one.
+            native: Whether to serve the directory namespace of pylance.
+            environment: The variables to read; by default the variables of the process.
+
+        Raises:
+            InvalidInput: A setting is not valid.
+        """
+        plan = Path(settings.maintenance_policy) if settings.maintenance_policy else None
+        if "maintenance" in properties:
+            plan = None
+        elif plan is not None:
+            properties = given(properties, maintenance=OFF)
+        config = ConnectionConfig.resolve(properties, environment)
+        if config.maintenance is None and config.impl != "rest":  # the server of the catalog maintains it
+            config = attrs.evolve(config, maintenance=AUTO)
+        return cls(config, settings, native, plan, subscribers=configured_subscribers(environment, catalog))
+
+    def with_committers(self, directory: Path | None) -> Task:
+        """Return the task with a directory for its committers."""
+        return attrs.evolve(self, committers=directory)
+
     def of_worker(self, number: int) -> Task:
         """Return the task of one worker.
 
@@ -50,16 +99,92 @@ class Task:
 
 
 @attrs.frozen
+class SeveralTasks:
+    """The catalogs that a server serves below one address.
+
+    Workers receive it from another process.
+
+    Attributes:
+        settings: The settings that the catalogs share.
+        tasks: The task of each catalog, by its name.
+    """
+
+    settings: ServerSettings
+    tasks: Mapping[str, Task]
+
+    @classmethod
+    def configured(
+        cls,
+        options: Mapping[str, Any],
+        properties: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the tasks of all configured catalogs.
+
+        Args:
+            options: The explicit settings of the server.
+            properties: The explicit properties of every connection.
+            environment: The variables to read; by default the variables of the process.
+
+        Raises:
+            InvalidInput: No catalog is configured, a name cannot be in a URL, two catalogs have one root, a setting
+                is not valid, or a subscriber of events has no catalog.
+        """
+        names = sorted(named_catalogs(environment))
+        if not names:
+            ConnectionConfig.resolve({}, environment).require_root()
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise InvalidInput(
+                    f"the catalog {name!r} cannot be served below {CATALOGS}NAME: give it a name of at most 63 ASCII "
+                    "letters, digits, '_' and '-' that begins with a letter or digit"
+                )
+        if configured_subscribers(environment):
+            raise InvalidInput(
+                "webhooks and event_files at the top level of the configuration do not say which of several catalogs "
+                "they subscribe to; write [[catalogs.NAME.webhooks]] and [[catalogs.NAME.event_files]]"
+            )
+        tasks: dict[str, Task] = {}
+        for name in names:
+            own = ServerSettings.resolve(options, environment, name)
+            require_callers(own)
+            named = given(properties, catalog=name)
+            tasks[name] = Task.configured(own, named, name, environment=environment)
+        require_own_roots({name: each.config for name, each in tasks.items()})
+        return cls(ServerSettings.resolve(options, environment), tasks)
+
+    def of_worker(self, number: int) -> SeveralTasks:
+        """Return the tasks of one worker, see `Task.of_worker`."""
+        if self.settings.workers == 1:
+            return self
+        tasks = {name: each.of_worker(number) for name, each in self.tasks.items()}
+        return SeveralTasks(self.settings.share(), tasks)
+
+    def with_committers(self, directory: Path | None) -> SeveralTasks:
+        """Return the tasks with a directory for the committers of each catalog."""
+        if directory is None:
+            return self
+        found: dict[str, Task] = {}
+        for number, (name, each) in enumerate(self.tasks.items()):
+            own = directory / str(number)  # the address of a socket is short
+            own.mkdir(mode=0o700)
+            found[name] = attrs.evolve(each, committers=own)
+        return SeveralTasks(self.settings, found)
+
+
+@attrs.frozen
 class Served:
     """What a server serves, for its announcement.
 
     Attributes:
-        root: The root of the catalog, without secrets.
+        root: The root of the catalog, without secrets; of several, their number.
         has_page: Whether it has a page for browsers.
+        catalogs: The catalogs by name, if there are several: the root, or why the catalog is not available.
     """
 
     root: str
     has_page: bool
+    catalogs: Mapping[str, str] = attrs.field(factory=dict)
 
 
 def require_sharable(config: ConnectionConfig) -> None:

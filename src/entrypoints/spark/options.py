@@ -12,7 +12,8 @@ import attrs
 from pyspark.sql.types import StructField, StructType
 
 from lancekeep.application.catalog import Catalog
-from lancekeep.config import SETTINGS, ConnectionConfig, is_setting
+from lancekeep.config import ConnectionConfig
+from lancekeep.config_settings import SETTINGS, is_setting
 from lancekeep.domain.errors import InvalidInput
 
 TABLE = ("table", "path")  # Spark calls the argument of load() and save() a path

@@ -3,6 +3,7 @@
   const input = document.querySelector("#q");
   const content = document.querySelector("#content");
   if (!input || !content || !window.fetch) return;
+  const address = input.form.action;
   const original = [...content.childNodes];
   let latest = 0;
   let waiting;
@@ -12,10 +13,10 @@
       content.replaceChildren(...original);
       return;
     }
-    const response = await fetch(`/search?${new URLSearchParams({ q: text, part: "results" })}`);
+    const response = await fetch(`${address}?${new URLSearchParams({ q: text, part: "results" })}`);
     if (number !== latest) return; // a later answer replaces this one
     if (response.redirected || !response.ok) {
-      location.assign("/search?" + new URLSearchParams({ q: text })); // to the sign-in, or to the error
+      location.assign(`${address}?` + new URLSearchParams({ q: text })); // to the sign-in, or to the error
       return;
     }
     const found = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -24,7 +25,7 @@
     if (content.querySelector("[data-again]")) waiting = setTimeout(() => show(text).catch(() => {}), 1000);
   };
   // The server reads the names of a large catalog before the first search.
-  input.addEventListener("focus", () => fetch("/search?part=results").catch(() => {}), { once: true });
+  input.addEventListener("focus", () => fetch(`${address}?part=results`).catch(() => {}), { once: true });
   input.addEventListener("input", () => {
     clearTimeout(waiting);
     waiting = setTimeout(() => show(input.value).catch(() => {}), 80);

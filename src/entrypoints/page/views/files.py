@@ -27,7 +27,7 @@ from lancekeep.entrypoints.page.drawing import MOST, Bar, bars, relations, share
 from lancekeep.entrypoints.page.formats import plural
 from lancekeep.entrypoints.page.named_files import data_path, deletion_path, messages, transaction_path
 from lancekeep.entrypoints.page.parameters import version_of, whole_number
-from lancekeep.entrypoints.page.request import PageRequest, table_url
+from lancekeep.entrypoints.page.request import PageRequest
 
 PAGE = 50
 """The most fragments of a page."""
@@ -143,12 +143,9 @@ class FilesView:
         return self.page * PAGE < self.fragments
 
     @property
-    def linked_clones(self) -> tuple[tuple[str, str], ...]:
-        """The clones, each with the URL of its page.
-
-        The URL is empty for a clone that is not in the catalog.
-        """
-        return tuple((clone, "" if "/" in clone or " " in clone else table_url(clone)) for clone in self.clones or ())
+    def linked_clones(self) -> tuple[tuple[str, bool], ...]:
+        """The clones, each with whether it is in the catalog."""
+        return tuple((clone, "/" not in clone and " " not in clone) for clone in self.clones or ())
 
 
 def build(catalog: Catalog, table: ObjectId, parameters: Mapping[str, str]) -> FilesView:

@@ -37,5 +37,5 @@ def finding(request: PageRequest, error: LancekeepError) -> Response:
     view = FindingView(
         request.object_id, str(error), command("fsck", root, table=name), command("repair", root, table=name)
     )
-    tab = request.path.split("/")[3:4]
+    tab = request.path.removeprefix(request.prefix).split("/")[3:4]
     return request.render("finding.html", view=view, tab=tab[0] if tab else "")

@@ -25,7 +25,7 @@ from lancekeep.entrypoints.rest.security.authentication import (
 from lancekeep.entrypoints.rest.security.authorization import Authorization
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Share, Transfer
 from lancekeep.entrypoints.rest.security.vending import Vending
-from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.settings import ServerSettings, require_callers
 from lancekeep.local_files import Reloaded, not_reported
 from lancekeep.ports.authentication import Authenticator
 from lancekeep.ports.authorization import Authorizer
@@ -56,11 +56,60 @@ class Security:
         return (lambda: None) if self.authorizer is None else self.authorizer.state
 
 
+@attrs.frozen
+class Authenticators:
+    """What verifies the credentials of callers.
+
+    Attributes:
+        keys: Verifies API keys; None if there are none.
+        tokens: Verifies bearer tokens; None if there are none.
+    """
+
+    keys: Authenticator | None
+    tokens: Authenticator | None
+
+    def __bool__(self) -> bool:
+        """Return whether callers are authenticated."""
+        return self.keys is not None or self.tokens is not None
+
+
+def authenticators_of(settings: ServerSettings, reloaded: Reloaded = not_reported) -> Authenticators:
+    """Return what verifies the credentials of callers.
+
+    Args:
+        settings: The settings.
+        reloaded: Called when the file of keys is read again.
+
+    Raises:
+        InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
+    """
+    keys = ApiKeys(Path(settings.keys), reloaded) if settings.keys else None
+    tokens = Tokens(_section(Issuer, settings.tokens, "tokens")) if settings.tokens else None
+    found = Authenticators(keys, tokens)
+    require_authentication(settings.host, authenticated=bool(found))
+    return found
+
+
+def guards_of(settings: ServerSettings, authenticators: Authenticators) -> tuple[Middleware, ...]:
+    """Return the middleware that limits and authenticates requests.
+
+    The outermost is first.
+    """
+    limits = [Middleware(Concurrency, most=settings.requests)]
+    rate = [Middleware(Rate, per_second=settings.rate, burst=settings.burst, workers=settings.workers)]
+    rate = rate if settings.rate else []
+    if not authenticators:
+        return (*limits, Middleware(LocalOnly), *rate)
+    authentication = Middleware(Authentication, keys=authenticators.keys, tokens=authenticators.tokens)
+    return (*limits, authentication, Middleware(Share, most=settings.requests), *rate)
+
+
 def security_of(
     settings: ServerSettings,
     storage_options: Mapping[str, str],
     base_paths: BasePaths | None = None,
     reloaded: Reloaded = not_reported,
+    authenticators: Authenticators | None = None,
 ) -> Security:
     """Return the security that the settings of a server describe.
 
@@ -70,15 +119,14 @@ def security_of(
         base_paths: The base paths of the catalog; None if the server cannot check the base paths of the served
             namespace.
         reloaded: Called when the files of keys or grants are read again.
+        authenticators: What verifies credentials, if it is shared; None to make it from the settings.
 
     Raises:
         InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
     """
-    keys: Authenticator | None = ApiKeys(Path(settings.keys), reloaded) if settings.keys else None
-    tokens: Authenticator | None = Tokens(_section(Issuer, settings.tokens, "tokens")) if settings.tokens else None
-    authenticated = keys is not None or tokens is not None
-    require_authentication(settings.host, authenticated=authenticated)
-    limits = [Middleware(Concurrency, most=settings.requests)]
+    if authenticators is None:
+        authenticators = authenticators_of(settings, reloaded)
+    require_callers(settings)
     transfer = Middleware(
         Transfer,
         largest=settings.largest_body,
@@ -87,23 +135,15 @@ def security_of(
         patience=settings.header_seconds,
         rate=settings.least_rate,
     )
-    rate = [Middleware(Rate, per_second=settings.rate, burst=settings.burst, workers=settings.workers)]
-    rate = rate if settings.rate else []
-    if not authenticated:
-        if settings.policy or settings.vending:
-            raise InvalidInput(
-                "server.policy and server.vending need to know the caller; configure server.keys "
-                "(`lancekeep keys create`) or server.tokens"
-            )
-        return Security((), (*limits, Middleware(LocalOnly), *rate, transfer))
+    middleware = (*guards_of(settings, authenticators), transfer)
+    if not authenticators:
+        return Security((), middleware)
     policy = PolicyFile(Path(settings.policy), reloaded) if settings.policy else None
     around: list[Around] = [without_identity]
     if policy is not None:
         around.append(Authorization(policy))
     around.append(Vending(_vendor(settings, storage_options), policy, base_paths))
-    authentication = Middleware(Authentication, keys=keys, tokens=tokens)
-    share = Middleware(Share, most=settings.requests)
-    return Security(tuple(around), (*limits, authentication, share, *rate, transfer), keys, tokens, policy)
+    return Security(tuple(around), middleware, authenticators.keys, authenticators.tokens, policy)
 
 
 def tls_of(settings: ServerSettings) -> dict[str, str]:
