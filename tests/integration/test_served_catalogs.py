@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -335,6 +336,15 @@ def test_metrics_of_all_catalogs_have_a_label(server: Served) -> None:
 def test_other_paths_name_no_catalog(server: Served, path: str) -> None:
     assert server.ask(path).status_code == 404
     assert httpx.get(server.uri + path).status_code == 401
+
+
+def test_a_target_that_is_no_path_is_refused(server: Served) -> None:
+    host, _, port = server.uri.removeprefix("http://").partition(":")
+    for key, status in ((server.keys["ada"], b"404"), ("wrong", b"401")):
+        with socket.create_connection((host, int(port))) as connection:
+            head = f"OPTIONS * HTTP/1.1\r\nhost: {host}\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n"
+            connection.sendall(head.encode())
+            assert connection.makefile("rb").readline().split()[1] == status
 
 
 def test_an_encoded_path_is_no_way_around_authentication(server: Served) -> None:

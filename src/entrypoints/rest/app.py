@@ -180,7 +180,7 @@ class Endpoints:
             return
         endpoint = self.endpoints.get(scope["path"])
         if endpoint is None:
-            application = self.others.get(scope["path"].split("/")[1], self.operations)
+            application = self.others.get(scope["path"].removeprefix("/").partition("/")[0], self.operations)
             await application(scope, receive, send)
             return
         request = Request(scope, receive)
