@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import BoundedSemaphore, Lock
 from typing import Any, TypeVar, cast
@@ -130,6 +130,8 @@ class Database:
         self.url, self.schema = address.url, address.schema
         self.has_sessions = address.prepares
         """Whether each connection is a session of its own: no pooler gives each transaction another session."""
+        self.pipelines = address.prepares and psycopg.Pipeline.is_supported()
+        """Whether `transact` is possible. Not every pooler understands pipelines."""
         self._address = address
         self._idle: list[BoundedConnection] = []
         self._reset()
@@ -157,7 +159,24 @@ class Database:
         """Return how many rows an idempotent statement changed."""
         return self.call(lambda connection: connection.execute(statement, values).rowcount, seconds=seconds)
 
-    def call(self, act: Callable[[BoundedConnection], T], *, seconds: float = SECONDS) -> T:
+    def transact(self, steps: Sequence[tuple[str, Any]], *, seconds: float = SECONDS) -> list[Row]:
+        """Run statements as one transaction, in one round trip.
+
+        Args:
+            steps: Statements and their values. Each sees what was committed before it began.
+            seconds: How long the server may be silent.
+
+        Returns:
+            The rows of the last statement.
+
+        Raises:
+            Unmade: The server, or the lack of a connection, has prevented the transaction.
+            StoreUnavailable: The connection broke, or the server was silent. It may still make the transaction.
+            LancekeepError: As `call`.
+        """
+        return self.call(lambda connection: connection.transact(steps), seconds=seconds, once=True)
+
+    def call(self, act: Callable[[BoundedConnection], T], *, seconds: float = SECONDS, once: bool = False) -> T:
         """Run an idempotent action over a connection.
 
         The action is repeated if the server ends its transaction because of concurrent ones or of a pause, and once
@@ -166,11 +185,12 @@ class Database:
         Args:
             act: The action. It may change how long the connection waits.
             seconds: How long the server may be silent during one statement.
+            once: Do not repeat the action if the connection is broken, because it is not idempotent.
 
         Raises:
             Unanswered: The server was silent for too long. It may still complete the statement.
             Unmade: The server, or the lack of a connection, has prevented the action.
-            StoreUnavailable: The connection broke twice; the action may have been completed.
+            StoreUnavailable: The connection broke twice, or ``once``; the action may have been completed.
             LancekeepError: The action failed; see `_MEANINGS`.
         """
         lost: psycopg.Error | None = None
@@ -193,6 +213,8 @@ class Database:
                 if used is not None and _ends_session(error, used):
                     self.close()
                     lost = None if isinstance(error, _ENDS) else error
+                if lost is not None and once:
+                    raise StoreUnavailable(f"{self.url}: {_line(lost)}") from error
                 if lost is None and (not isinstance(error, _REPEATED) or attempt == ATTEMPTS):
                     if isinstance(error, errors.ReadOnlySqlTransaction):
                         self.close()  # after a failover, another server may be the primary
@@ -297,6 +319,28 @@ class BoundedConnection(psycopg.Connection[Row]):
     """
 
     seconds: float = SECONDS
+
+    def transact(self, steps: Sequence[tuple[str, Any]]) -> list[Row]:
+        """Run statements as one transaction, in one round trip.
+
+        Returns the rows of the last one.
+        """
+        failed: psycopg.Error | None = None
+        try:
+            with self.pipeline():
+                try:
+                    self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                    *_, last = [self.execute(*step) for step in steps]
+                    self.execute("COMMIT")
+                except psycopg.Error as error:  # otherwise the driver logs that the statements after it fail, too
+                    failed = error
+        except psycopg.Error as error:
+            failed = failed or error
+        if failed is not None:
+            if not self.closed:
+                self.rollback()
+            raise failed
+        return last.fetchall()
 
     def be_patient(self, seconds: float) -> None:
         """Let the server be silent for some seconds from now on."""

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_ident
 from typing import Any
@@ -137,22 +138,29 @@ class Losing(Database):
     is_gone = False
 
     def rows(self, statement: str, values: Any = None, *, seconds: float = 5) -> list[Row]:
-        if "WITH won" in statement and self.losses:
-            if self.has_effect:
-                super().rows(statement, values, seconds=seconds)
-            self.losses -= 1
-            raise Unanswered("no answer")
-        return super().rows(statement, values, seconds=seconds)
+        change = partial(super().rows, statement, values, seconds=seconds)
+        return self._lost(change) if "WITH won" in statement and self.losses else change()
 
-    def call(self, act: Callable[[BoundedConnection], Any], *, seconds: float = 5) -> Any:
+    def transact(self, steps: Sequence[tuple[str, Any]], *, seconds: float = 5) -> list[Row]:
+        change = partial(super().transact, steps, seconds=seconds)
+        return self._lost(change) if self.losses else change()
+
+    def _lost(self, change: Callable[[], list[Row]]) -> list[Row]:
+        if self.has_effect:
+            change()
+        self.losses -= 1
+        raise Unanswered("no answer")
+
+    def call(self, act: Callable[[BoundedConnection], Any], *, seconds: float = 5, once: bool = False) -> Any:
         if self.is_gone and not self.losses:
             raise StoreUnavailable("the server is away")
-        return super().call(act, seconds=seconds)
+        return super().call(act, seconds=seconds, once=once)
 
 
 @pytest.mark.parametrize("has_effect", [True, False])
-def test_lost_reply_is_settled_for_all(url: str, has_effect: bool) -> None:
-    with closing(opened(url, Losing)) as store:
+@pytest.mark.parametrize("session", ["", "&prepared_statements=false"])
+def test_lost_reply_is_settled_for_all(url: str, has_effect: bool, session: str) -> None:
+    with closing(opened(url + session, Losing)) as store:
         database = store._database
         assert isinstance(database, Losing)
         create(store, "n")
@@ -163,8 +171,9 @@ def test_lost_reply_is_settled_for_all(url: str, has_effect: bool) -> None:
         assert (ids(store.view()), store.view().version) == (["n", *NAMES], 2)
 
 
-def test_outcome_that_cannot_be_settled_is_unknown_to_all(url: str) -> None:
-    with closing(opened(url, Losing, retry=Retry(patience=0))) as store:
+@pytest.mark.parametrize("session", ["", "&prepared_statements=false"])
+def test_outcome_that_cannot_be_settled_is_unknown_to_all(url: str, session: str) -> None:
+    with closing(opened(url + session, Losing, retry=Retry(patience=0))) as store:
         database = store._database
         assert isinstance(database, Losing)
         create(store, "n")

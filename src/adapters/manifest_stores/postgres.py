@@ -18,10 +18,19 @@ import attrs
 import psycopg
 
 from lancekeep.adapters.manifest_stores.joint_changes import JointChanges
-from lancekeep.adapters.manifest_stores.postgres_feed import CHANNEL, ROOT, PostgresFeed
-from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView, encode_extension, parted
+from lancekeep.adapters.manifest_stores.postgres_changes import (
+    APPLY,
+    APPLY_IF_UNCHANGED,
+    LOCK,
+    REVOKE,
+    ids_of,
+    values_of,
+    values_of_questions,
+)
+from lancekeep.adapters.manifest_stores.postgres_feed import PostgresFeed
+from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView
 from lancekeep.application.retry import Retry
-from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees
 from lancekeep.domain.errors import (
     AccessDenied,
     ConcurrentModification,
@@ -32,12 +41,13 @@ from lancekeep.domain.errors import (
     StoreUnavailable,
 )
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.joint_changes import MOST_CHANGES
 from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.domain.questions import QuestionedView
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
 from lancekeep.postgres.database import BoundedConnection, Database, Row, Unmade, seconds_for
-from lancekeep.postgres.listening import WATCHED
 from lancekeep.store_urls import MANIFEST_STORES, StoreUrl
 
 CATALOG = "catalog"
@@ -63,41 +73,7 @@ ON CONFLICT DO NOTHING
 _SECURED = "SELECT row_security_active('{schema}.catalog')"
 # A part of the statement that reads another table would read it as before the wait for the lock.
 _LOCKED_VIEW = f"{_CATALOG}, NULL {_NAMED} FOR UPDATE"
-# Any current entry is valid since this version or an earlier one. That condition is about a third column of the key, so
-# the planner prefers the key to an index with only two of the columns, also if the tables are empty while it plans.
-# The update of the catalog decides: the other parts take the new version from it, and do nothing without it. The log of
-# changes makes the statement idempotent, so that it settles a lost reply. The token of the version tells apart two
-# versions with one number: one was lost when the server was restored from a backup.
-_APPLY = f"""
-WITH won AS (
-    UPDATE {{schema}}.catalog SET version = version + 1, properties = %(properties)s, columns = %(columns)s
-    WHERE id = %(catalog)s AND version = %(version)s AND root = %(root)s AND (
-        %(seen_token)s::text IS NULL OR %(seen_token)s = (
-            SELECT token FROM {{schema}}.change WHERE catalog = %(catalog)s AND version = %(version)s
-        )
-    )
-    RETURNING id, version
-), ended AS (
-    UPDATE {{schema}}.entry SET until = won.version FROM won
-    WHERE entry.catalog = won.id AND entry.object_id = ANY(%(changed)s::text[]) AND entry.since <= %(version)s
-        AND entry.until = {LAST}
-), entered AS (
-    INSERT INTO {{schema}}.entry
-        (catalog, since, object_id, parent, name, object_type, location, metadata, extension)
-    SELECT won.id, won.version, entry.*
-    FROM won, unnest(
-        %(object_ids)s::text[], %(parents)s::text[], %(names)s::text[], %(object_types)s::text[],
-        %(locations)s::text[], %(metadata)s::text[], %(extensions)s::bytea[]
-    ) AS entry
-), logged AS (
-    INSERT INTO {{schema}}.change (catalog, version, token, changed, properties)
-    SELECT id, version, %(token)s, %(changed)s::text[], %(set)s FROM won
-    RETURNING CASE WHEN {WATCHED} THEN pg_notify('{CHANNEL}', %(topic)s)::text END
-)
-SELECT version FROM won
-UNION ALL SELECT version FROM {{schema}}.change WHERE catalog = %(catalog)s AND version > %(seen)s AND token = %(token)s
-"""
-_SETTLE = "SELECT token FROM {schema}.change WHERE catalog = %s AND version > %s AND token = ANY(%s::text[])"
+_SETTLE = "SELECT token, version FROM {schema}.change WHERE catalog = %s AND version > %s AND token = ANY(%s::text[])"
 _ABANDON = "DELETE FROM {schema}.catalog WHERE name = %s AND root = %s AND version = 0"
 _OBSOLETE = f"""
 WITH oldest AS (
@@ -170,7 +146,9 @@ class PostgresManifestStore:
         self.feed = PostgresFeed(database, self.view, self._topic)
         statement = database.statement
         self._view, self._create, self._locked_view = statement(_VIEW), statement(_CREATE), statement(_LOCKED_VIEW)
-        self._apply, self._obsolete, self._settle = statement(_APPLY), statement(_OBSOLETE), statement(_SETTLE)
+        self._apply, self._obsolete, self._settle = statement(APPLY), statement(_OBSOLETE), statement(_SETTLE)
+        self._lock, self._apply_if_unchanged = statement(LOCK), statement(APPLY_IF_UNCHANGED)
+        self._revoke = statement(REVOKE)
         self._abandon, self._secured = statement(_ABANDON), statement(_SECURED)
 
     @classmethod
@@ -230,6 +208,53 @@ class PostgresManifestStore:
         return self._joint.apply(decide)
 
     def _apply_now(self, decide: Decision[Result]) -> tuple[PostgresView, Result]:
+        return self._applied_to_recent(decide) or self._applied_to_latest(decide)
+
+    def _applied_to_recent(self, decide: Decision[Result]) -> tuple[PostgresView, Result] | None:
+        """Decide about the recent state, and apply the changes if nothing that was asked has changed since (ADR 156).
+
+        This is one round trip, during which the catalog is locked.
+
+        Returns:
+            None if nothing was changed: the decision has to be made about the latest state.
+        """
+        known = self._known
+        if known is None or known.token is None or self._clock() >= self._known_until or not self._database.pipelines:
+            return None
+        questioned = QuestionedView(known)
+        try:
+            changes, result = decide(questioned)
+        except Exception:  # the latest state decides
+            return None
+        questions, ids = questioned.questions, ids_of(changes)
+        if not (questions.are_narrow and 0 < len(changes) == len(ids) <= MOST_CHANGES):
+            return None
+        token = _new_token()
+        after = known.after(changes, token)
+        values = {
+            **values_of(after, changes),
+            **values_of_questions(questions, changes),
+            "root": self._root,
+            "version": known.version,
+            "seen_token": known.token,
+            "topic": self._topic,
+        }
+        later = after.restricted_to(questions)
+        try:
+            made = self._database.transact(
+                [(self._lock, values), (self._apply_if_unchanged, values)], seconds=seconds_for(len(changes))
+            )
+        except Unmade:
+            return None
+        except StoreUnavailable:  # the server may have made the change, or may still make it
+            promised = {token: (later, result)}
+            return self._applied_locked(decide, known, promised, unanswered=True, revoked=ids[0])
+        if not made:
+            return None
+        version = made[0][0]
+        return self._remembered(after if version == after.version else attrs.evolve(later, version=version)), result
+
+    def _applied_to_latest(self, decide: Decision[Result]) -> tuple[PostgresView, Result]:
         """Apply the changes by compare-and-set of the catalog's version.
 
         If another process is faster, or has changed the catalog since this instance read it, which is likely to happen
@@ -346,12 +371,11 @@ class PostgresManifestStore:
             rows: Runs a statement.
         """
         values = {
-            **_values(after, changes),
+            **values_of(after, changes),
             "root": self._root,
             "version": view.version,
             "seen": view.version,
             "seen_token": view.token,
-            "token": after.token,
             "topic": self._topic,
         }
         return bool(rows(self._apply, values))
@@ -363,6 +387,7 @@ class PostgresManifestStore:
         promised: dict[str, tuple[PostgresView, Result]],
         *,
         unanswered: bool = False,
+        revoked: str | None = None,
     ) -> tuple[PostgresView, Result]:
         """Decide and apply in one transaction, which holds a lock on the catalog.
 
@@ -373,18 +398,29 @@ class PostgresManifestStore:
                 result is returned.
             unanswered: The server may still make the change of an earlier attempt, as long as the catalog has the
                 version that the attempt saw. So this call ends with another version, also without a change.
+            revoked: An id that the unanswered attempt changes, if it can be made in later versions, too, as long as
+                nothing about this id has changed. So this call also makes an entry of the id that is valid in no
+                version.
         """
 
         def act(connection: BoundedConnection) -> tuple[PostgresView, Result] | Exception:
             def rows(statement: str, values: Any) -> list[Row]:
                 return connection.execute(statement, values).fetchall()
 
+            def advance(view: PostgresView, after: PostgresView, changes: Sequence[Change]) -> None:
+                if not self._applied(view, after, changes, rows):
+                    raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
+                if revoked is not None and revoked not in ids_of(changes):
+                    place = {"catalog": after.catalog, "version": after.version, "object_id": revoked}
+                    connection.execute(self._revoke, place)
+
             connection.be_patient(LOCK_SECONDS)
             with connection.transaction():
                 view = self._viewed(rows, self._locked_view)
-                for (made,) in rows(self._settle, (view.catalog, seen.version, list(promised))) if promised else ():
-                    return promised[made]
-                possible = unanswered and view.version == seen.version
+                settled = rows(self._settle, (view.catalog, seen.version, list(promised))) if promised else ()
+                for made, version in settled:
+                    return attrs.evolve(promised[made][0], version=version), promised[made][1]
+                possible = unanswered and (revoked is not None or view.version == seen.version)
                 if not possible:
                     promised.clear()  # none of them was made, and none can be made any more
                 try:
@@ -393,15 +429,14 @@ class PostgresManifestStore:
                     raise
                 except Exception as error:
                     if possible:
-                        self._applied(view, view.after((), _new_token()), (), rows)
+                        advance(view, view.after((), _new_token()), ())
                         return error
                     raise
                 connection.be_patient(seconds_for(len(changes)))
                 token, after = _new_token(), view
                 if changes or possible:
                     after = view.after(changes, token)
-                    if not self._applied(view, after, changes, rows):
-                        raise ConcurrentModification(f"{self.url}: another process changed the catalog; try again")
+                    advance(view, after, changes)
                 promised[token] = attrs.evolve(after, rows=self._patient_rows), result
             return promised[token]
 
@@ -440,34 +475,3 @@ class PostgresManifestStore:
 
 def _new_token() -> str:
     return uuid4().hex
-
-
-def _values(after: PostgresView, changes: Sequence[Change]) -> dict[str, Any]:
-    """Return the values of the statement that applies changes."""
-    entries: dict[str, ManifestEntry | None] = {}
-    root: list[str] = []
-    for change in changes:
-        match change:
-            case Put(entry):
-                entries[entry.object_id] = entry
-            case Remove(object_id):
-                entries[object_id] = None
-            case SetProperties():
-                root = [ROOT]
-    put = [entry for entry in entries.values() if entry is not None]
-    places = [parted(entry.object_id) for entry in put]
-    properties = json.dumps(dict(after.properties))
-    return {
-        "catalog": after.catalog,
-        "properties": properties,
-        "set": properties if root else None,
-        "columns": json.dumps(dict(after.columns)),
-        "changed": [*root, *entries],
-        "object_ids": [entry.object_id for entry in put],
-        "parents": [parent for parent, _ in places],
-        "names": [name for _, name in places],
-        "object_types": [entry.object_type for entry in put],
-        "locations": [entry.location for entry in put],
-        "metadata": [entry.metadata for entry in put],
-        "extensions": [encode_extension(entry.extension, after.column_types) for entry in put],
-    }

@@ -16,6 +16,7 @@ from lancekeep.domain.errors import ConcurrentModification, Damaged
 from lancekeep.domain.identifiers import MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.joint_changes import Touched
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.questions import Questions
 
 LAST = 2**63 - 1
 """The ``until`` of an entry that no later version has changed."""
@@ -157,6 +158,12 @@ class PostgresView:
             columns=columns,
             found=self._unaltered(changes),
         )
+
+    def restricted_to(self, questions: Questions) -> PostgresView:
+        """Return the view with what it has found about these questions only."""
+        asked = {(OBJECT, object_id) for object_id in questions.object_ids}
+        asked |= {(OWNER, location) for location in questions.locations}
+        return attrs.evolve(self, found={each: self.found[each] for each in asked & self.found.keys()})
 
     def sharing(self, other: PostgresView | None) -> PostgresView:
         """Return the view with what another view of the same version has found."""

@@ -345,7 +345,7 @@ class Ledger:
         self.manifest.apply(lambda _: ([finished], None))
 
     def _require_authority(self, view: CatalogView, *, during_move: bool = False) -> None:
-        if view.version == 0:
+        if not view.entered and view.version == 0:
             return
         properties = view.properties
         require_home(properties, self._root_uri)
