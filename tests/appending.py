@@ -27,10 +27,10 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
         return list(pool.map(call, acts))
 
 
-def held_back(catalog: lancekeep.Catalog, until: int) -> None:
-    """Let the committer wait before its first group until so many appends wait."""
-    appends = directory_of(catalog).writes._appends
-    pause = appends._pause
+def held_back(catalog: lancekeep.Catalog, until: int, *, upserts: bool = False) -> None:
+    """Let the committer wait before its first group until so many appends wait, or upserts."""
+    committer: Any = directory_of(catalog).upserts if upserts else directory_of(catalog).writes._appends
+    pause = committer._pause
     rounds = count()
 
     def wait(line: Any) -> None:
@@ -39,4 +39,4 @@ def held_back(catalog: lancekeep.Catalog, until: int) -> None:
                 threading.Event().wait(0.001)
         pause(line)
 
-    appends._pause = wait  # type: ignore[method-assign]
+    committer._pause = wait

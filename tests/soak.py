@@ -496,6 +496,7 @@ SOAK = {
     "tests/integration/test_upserts.py": {
         "test_each_version_has_exactly_the_effect_and_counts_of_its_upserts[conditional-put-60]",
         "test_each_version_has_exactly_the_effect_and_counts_of_its_upserts[sqlite-12]",
+        "test_each_version_has_exactly_the_effect_and_counts_of_its_upserts[sqlite workers-60]",
         *(
             f"test_group_that_loses_looks_its_keys_up_again[{variant}]"
             for variant in (
@@ -516,6 +517,7 @@ SOAK = {
     },
     "tests/integration/test_workers.py": {
         "test_committer_that_is_stopped_and_killed_loses_and_doubles_no_row[10]",
+        "test_committer_that_is_stopped_and_killed_loses_and_doubles_no_upsert",
     },
 }
 

@@ -162,7 +162,8 @@ class DirectoryServices:
         """The changes of rows."""
         from lancekeep.application.rows.table_data import TableData
 
-        return TableData(self.tables, self.writes, self.engine, self._own.mem_wal.ask)
+        own = self._own
+        return TableData(self.tables, self.writes, self.engine, own.mem_wal.ask, own.upserts)
 
     @part
     def structure(self) -> TableStructure:

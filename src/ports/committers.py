@@ -1,8 +1,8 @@
-"""The port between processes of one host that append to the same tables.
+"""The port between processes of one host that write to the same tables.
 
-One of these processes commits the appends of a table, and the others send theirs to it. Two committers of a table are
-safe, because the commit protocol decides; they are slower. So an implementation may declare any process the committer
-if anything is unclear.
+One of these processes commits the appends and upserts of a table, and the others send theirs to it. Two committers of a
+table are safe, because the commit protocol decides; they are slower. So an implementation may declare any process the
+committer if anything is unclear.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
 from lancekeep.ports.data_files import Rows
+from lancekeep.ports.rows import MergeCounts
 
 
 class Declined(Enum):
-    """Why a committer in another process has not committed an append, and will not.
+    """Why a committer in another process has not committed, and will not.
 
-    ALONE: the append has to commit alone, through the table engine. NOT_TAKEN: the process ended, stopped, is full, or
-    does not commit the appends of the table.
+    ALONE: it has to commit alone, through the table engine. NOT_TAKEN: the process ended, stopped, is full, or does not
+    commit the appends of the table.
     """
 
     ALONE = auto()
@@ -32,13 +33,28 @@ class Declined(Enum):
 
 
 Reply = Committed | Declined | BaseException
-"""What became of an append that was sent to another process."""
+"""What became of an append or upsert that was sent to another process."""
+
+
+@attrs.frozen
+class SentUpsert:
+    """How the rows that are sent replace the rows of their keys.
+
+    Attributes:
+        on: The key columns.
+        use_index: Whether to find matches by an index on the key.
+        seconds: How long attempts may begin.
+    """
+
+    on: tuple[str, ...]
+    use_index: bool
+    seconds: float
 
 
 class Asker(Protocol):
-    """A process that sends appends to this one, and waits for the replies."""
+    """A process that sends appends and upserts, and waits for the replies."""
 
-    def announce(self, numbers: Sequence[int], token: CommitToken) -> bool:
+    def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
         """Send the token of a commit that is about to be attempted.
 
         Called before anything of the commit is written. If the attempt is lost, the token of the next one replaces it.
@@ -46,6 +62,7 @@ class Asker(Protocol):
         Args:
             numbers: The appends of the commit, as the asker numbers them.
             token: The token by which any process learns the outcome.
+            counts: What each of them inserts, updates and deletes if this attempt commits; none for appends.
 
         Returns:
             Whether the asker has the token, or will find it before it gives up. Otherwise it takes the appends as not
@@ -58,14 +75,15 @@ class Asker(Protocol):
 
 @attrs.frozen
 class Received:
-    """An append that another process has sent.
+    """An append or upsert that another process has sent.
 
     Attributes:
         table: The table.
         rows: The rows.
         key: The idempotency key that is recorded with the group; None without one.
         asker: The process.
-        number: The number by which the process knows the append.
+        number: The number by which the process knows it.
+        upsert: How to upsert the rows; None for an append.
     """
 
     table: ObjectId
@@ -73,6 +91,7 @@ class Received:
     key: SharedKey | None
     asker: Asker
     number: int
+    upsert: SentUpsert | None = None
 
 
 class Committers(Protocol):
@@ -81,33 +100,49 @@ class Committers(Protocol):
     Threads may share an instance.
     """
 
-    def begin(self, receive: Callable[[Received], None], answered: Callable[[Sequence[int], Reply], None]) -> None:
+    def begin(
+        self,
+        receive: Callable[[Received], None],
+        counted: Callable[[Sequence[int], Sequence[MergeCounts]], None],
+        answered: Callable[[Sequence[int], Reply], None],
+    ) -> None:
         """Begin to take part. Called once, before all other methods.
 
         Args:
-            receive: Takes an append of another process.
-            answered: Takes what became of appends that this process has sent, by their numbers.
+            receive: Takes an append or upsert of another process.
+            counted: Takes what an attempt that was announced inserts, updates and deletes for each upsert that this
+                process has sent, by their numbers.
+            answered: Takes what became of appends and upserts that this process has sent, by their numbers.
         """
 
-    def send(self, table: ObjectId, number: int, rows: Rows, key: SharedKey | None) -> bool:
-        """Send an append to the process that commits the appends of its table.
+    def send(
+        self, table: ObjectId, number: int, rows: Rows, key: SharedKey | None, upsert: SentUpsert | None = None
+    ) -> bool:
+        """Send an append or upsert to the process that commits for its table.
 
         If no process does, this one does from now on.
 
         Args:
             table: The table.
-            number: A number that no other append of this process has.
+            number: A number that nothing else has that this process sends.
             rows: The rows.
             key: The idempotency key that is recorded with the group.
+            upsert: How to upsert the rows; None for an append.
 
         Returns:
-            False if this process has to commit the append itself. After True exactly one call of ``answered`` follows:
+            False if this process has to commit it itself. After True exactly one call of ``answered`` follows:
             also if the other process ends or stops, within a few seconds. `CommitUnknown` carries the last token that
             the other process has announced; without a token, the reply is `Declined.NOT_TAKEN`.
         """
 
+    def give_up(self, number: int) -> None:
+        """Wait no longer for what was sent, as if the other process had ended.
+
+        The call of ``answered`` follows, also for everything else that this process has sent to the other one.
+        """
+
     def leave(self, seconds: float) -> bool:
-        """Take no more appends of other processes, and answer the taken ones.
+        """Take nothing more of other processes, and answer what was taken.
 
         Idempotent.
 
@@ -119,4 +154,4 @@ class Committers(Protocol):
         """
 
     def close(self) -> None:
-        """Release everything. Idempotent. Appends that wait are answered."""
+        """Release everything. Idempotent. What waits is answered."""

@@ -93,7 +93,7 @@ def test_appends_of_threads_share_commits_and_each_learns_its_version(site: Site
 class Interrupted:
     """The answer of an append whose thread is interrupted while it waits."""
 
-    def get(self) -> None:
+    def get(self, timeout: float | None = None) -> None:
         raise KeyboardInterrupt
 
     def put(self, answer: None) -> None: ...

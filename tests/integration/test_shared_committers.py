@@ -1,4 +1,4 @@
-"""One process commits the appends of a table for all processes of a host: no row is lost or doubled."""
+"""One process commits the appends and upserts of a table for all processes of a host: no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,8 +21,9 @@ from appending import held_back
 
 import lancekeep
 from lancekeep.adapters.committers import unix
+from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.application.catalog import directory_of
-from lancekeep.application.rows import forwarding
+from lancekeep.application.rows import forwarding, waiting_upserts
 from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.composition import open_catalog
 from lancekeep.config import ConnectionConfig, given
@@ -30,6 +32,7 @@ from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import InvalidInput, TableNotFound
 from lancekeep.domain.idempotency import RequestKey
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.ports.rows import MergeCounts, MergeRule
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="committers are shared on Linux only")
 
@@ -287,7 +290,8 @@ def test_keyed_append_that_was_given_up_is_repeated_once(host: Host, pool: Threa
     assert host.rows() == Counter(range(4))
 
 
-def test_other_process_commits_after_the_end_of_the_first(host: Host) -> None:
+def test_other_process_commits_after_the_end_of_the_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix, "UNUSED", 60.0)
     append(host.other, 2)
     with closing(host.first):
         pass
@@ -297,3 +301,175 @@ def test_other_process_commits_after_the_end_of_the_first(host: Host) -> None:
     append(third, 4)
     assert not commits_own(third)
     assert Counter(lance.dataset(host.other.open("t").uri).to_table()["number"].to_pylist()) == Counter(range(5))
+
+
+# -- upserts -----------------------------------------------------------------------------------------------------
+
+
+def people(*ids: int, by: int = 0) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "by": pa.array([by] * len(ids), pa.int64())})
+
+
+def upsert(catalog: lancekeep.Catalog, *ids: int, by: int = 0, patience: float = 30.0) -> Any:
+    rule = MergeRule(["id"], update=True, insert=True)
+    return catalog.data.merge("p", people(*ids, by=by).to_reader(), rule, patience=patience)
+
+
+def plain(host: Host, version: int | None = None) -> dict[int, int]:
+    """Return who has written each key last, as plain pylance reads it. Requires each key once."""
+    rows = lance.dataset(host.first.open("p").uri, version=version).to_table().to_pydict()
+    assert len(rows["id"]) == len(set(rows["id"])), "a key is there twice"
+    return dict(zip(rows["id"], rows["by"], strict=True))
+
+
+@pytest.fixture
+def upserting(host: Host) -> Host:
+    """A host whose first process commits the upserts of the table ``p``."""
+    host.first.write("p", people(0, 1, 2))
+    upsert(host.first, 0)
+    return host
+
+
+def commits_own_upserts(catalog: lancekeep.Catalog) -> bool:
+    """Return whether this process commits upserts itself."""
+    return bool(directory_of(catalog).upserts._waiting_lines._lines)  # type: ignore[attr-defined]
+
+
+def test_upserts_of_all_processes_share_a_version_and_have_their_own_counts(
+    upserting: Host, pool: ThreadPoolExecutor
+) -> None:
+    before = upserting.first.open("p").version
+    third = upserting.process()
+    held_back(upserting.first, until=4, upserts=True)
+    answers = [
+        pool.submit(upsert, upserting.first, 1, 5, by=1),
+        pool.submit(upsert, upserting.other, 6, by=2),
+        pool.submit(upsert, upserting.other, 0, by=3),
+        pool.submit(upsert, third, 2, 7, 8, by=4),
+    ]
+    changes, counts = zip(*(answer.result(60) for answer in answers), strict=True)
+    assert {change.version for change in changes} == {before + 1}
+    assert len({change.transaction for change in changes}) == 1
+    assert counts == (MergeCounts(1, 1, 0), MergeCounts(1, 0, 0), MergeCounts(0, 1, 0), MergeCounts(2, 1, 0))
+    assert not commits_own_upserts(upserting.other)
+    assert not commits_own_upserts(third)
+    assert plain(upserting) == {0: 3, 1: 1, 2: 4, 5: 1, 6: 2, 7: 4, 8: 4}
+
+
+def test_upserts_that_the_first_process_cannot_commit_for_others(upserting: Host) -> None:
+    upserting.first.alter_table("p", {"constraint.small": "by < 100"})
+    with pytest.raises(InvalidInput, match="small"):
+        upsert(upserting.other, 3, by=100)
+    assert upsert(upserting.other, 3, by=9)[1] == MergeCounts(1, 0, 0)
+    assert not commits_own_upserts(upserting.other)
+    upserting.elsewhere().write("p", people(3, by=8), "append")
+    assert upsert(upserting.other, 4, 3, by=7)[1] == MergeCounts(1, 2, 0)
+    upserting.first.data.delete("p", "id = 3")
+    cleaned = {"lance.auto_cleanup.interval": "99", "lance.auto_cleanup.older_than": "7d"}
+    upserting.first.open("p").update_config(cleaned)
+    assert upsert(upserting.other, 4, 5, by=6)[1] == MergeCounts(1, 1, 0)  # by the engine, which announces nothing
+    assert plain(upserting) == {0: 0, 1: 0, 2: 0, 4: 6, 5: 6}
+
+
+@pytest.mark.parametrize("point", ["before the token", "before the manifest", "after the manifest"])
+def test_stopped_committer_merges_nothing_that_was_given_up(
+    upserting: Host, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(forwarding, "SETTLED_WITHIN", 0.0)
+    stopped = Stopped(upserting.first, point)
+    answer = pool.submit(upsert, upserting.other, 1, 5, by=1)
+    assert stopped.reached.wait(60)
+    give_up(upserting.other)
+    token = None
+    try:
+        assert answer.result(60)[1] == MergeCounts(1, 1, 0)
+    except CommitUnknown as error:
+        token = error.token
+    derived = directory_of(upserting.first).versions.commits.rows.guarantees.derived
+    assert (token is not None) == (point == "before the manifest" and derived)
+    if token is None:
+        upsert(upserting.other, 1, by=2)
+    stopped.permitted.set()
+    assert upsert(upserting.first, 6)[1] == MergeCounts(1, 0, 0)
+    assert plain(upserting) == {0: 0, 1: 2 if token is None else 1, 2: 0, 5: 1, 6: 0}
+    if token is not None:
+        outcome = upserting.other.resolve(token)
+        assert isinstance(outcome, Committed)
+        assert plain(upserting, outcome.version) == {0: 0, 1: 1, 2: 0, 5: 1}
+
+
+def test_lost_upsert_of_a_stopped_committer_is_repeated_and_counted_again(
+    upserting: Host, pool: ThreadPoolExecutor
+) -> None:
+    stopped = Stopped(upserting.first, "before the manifest")
+    answer = pool.submit(upsert, upserting.other, 1, 5, by=1)
+    assert stopped.reached.wait(60)
+    other = upserting.elsewhere()
+    upsert(other, 5, by=2)
+    other.data.delete("p", "id = 1")
+    give_up(upserting.other)
+    assert answer.result(60)[1] == MergeCounts(1, 1, 0)
+    assert plain(upserting)[5] == plain(upserting)[1] == 1
+    stopped.permitted.set()
+    upsert(upserting.first, 6)
+    assert plain(upserting) == {0: 0, 1: 1, 2: 0, 5: 1, 6: 0}
+
+
+def test_rest_of_a_merge_is_committed_without_what_was_given_up(upserting: Host, pool: ThreadPoolExecutor) -> None:
+    held_back(upserting.first, until=2, upserts=True)
+    stopped = Stopped(upserting.first, "before the token")
+    answers = [pool.submit(upsert, upserting.first, 1, by=1), pool.submit(upsert, upserting.other, 2, 5, by=2)]
+    assert stopped.reached.wait(60)
+    give_up(upserting.other)
+    assert answers[1].result(60)[1] == MergeCounts(1, 1, 0)
+    upsert(upserting.other, 2, by=3)
+    stopped.permitted.set()
+    assert answers[0].result(60)[1] == MergeCounts(0, 1, 0)
+    assert answers[0].result()[0].version != answers[1].result()[0].version
+    assert plain(upserting) == {0: 0, 1: 1, 2: 3, 5: 2}
+
+
+def test_asker_gives_up_a_committer_whose_merge_hangs(
+    upserting: Host, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge, reached, permitted, ended = LanceRows.merge, Event(), Event(), Event()
+
+    def hanging(self: LanceRows, *given: Any) -> Any:
+        if not reached.is_set():
+            monkeypatch.setattr(waiting_upserts, "LONGEST_MERGE", 0.01)
+            reached.set()
+            assert permitted.wait(60)
+            ended.set()
+        return merge(self, *given)
+
+    wait = waiting_upserts.Upsert.wait
+    patient = partial(monkeypatch.setattr, waiting_upserts.Upsert, "wait")
+    patient(lambda upsert, seconds=60.0: wait(upsert, min(seconds, 0.05)))
+    monkeypatch.setattr(LanceRows, "merge", hanging)
+    answer = pool.submit(upsert, upserting.other, 1, 5, by=1, patience=0.0)
+    assert reached.wait(60)
+    assert answer.result(60)[1] == MergeCounts(1, 1, 0)
+    assert commits_own_upserts(upserting.other)
+    patient(wait)
+    upsert(upserting.other, 1, by=2)
+    permitted.set()
+    assert ended.wait(60)
+    upsert(upserting.first, 6)
+    assert plain(upserting) == {0: 0, 1: 2, 2: 0, 5: 1, 6: 0}
+
+
+def test_other_process_commits_upserts_after_the_end_of_the_first(
+    upserting: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix, "UNUSED", 60.0)
+    upsert(upserting.other, 3, by=1)
+    assert not commits_own_upserts(upserting.other)
+    with closing(upserting.first):
+        pass
+    assert upsert(upserting.other, 3, 4, by=2)[1] == MergeCounts(1, 1, 0)
+    assert commits_own_upserts(upserting.other)
+    third = upserting.process()
+    upsert(third, 3, by=3)
+    assert not commits_own_upserts(third)
+    rows = lance.dataset(third.open("p").uri).to_table().to_pydict()
+    assert dict(zip(rows["id"], rows["by"], strict=True)) == {0: 0, 1: 0, 2: 0, 3: 3, 4: 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +31,8 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows import waiting_upserts
 from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine
+from lancekeep.composition import open_catalog
+from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import EngineFailed, InvalidInput, StoreUnavailable
 from lancekeep.ports.rows import MergeCounts, MergeRule
@@ -41,8 +44,14 @@ Answer = tuple[Changed, MergeCounts]
 
 
 def connect(directory: Path, store: str = "sqlite") -> lancekeep.Catalog:
-    url = {"sqlite": f"sqlite://{directory}/commits.db", "conditional-put": "conditional-put://"}.get(store)
-    return lancekeep.connect(str(directory / "lake"), commit_store=url, storage_options={"fsync": "false"})
+    """Open the catalog; with ``workers``, as a worker of a server does."""
+    url = {"sqlite": f"sqlite://{directory}/commits.db", "conditional-put": "conditional-put://"}.get(store.split()[0])
+    root, options = str(directory / "lake"), {"fsync": "false"}
+    if not store.endswith("workers"):
+        return lancekeep.connect(root, commit_store=url, storage_options=options)
+    (directory / "committers").mkdir(mode=0o700, exist_ok=True)
+    config = ConnectionConfig.resolve(given(root=root, commit_store=url, storage_options=options))
+    return open_catalog(config, directory / "committers")
 
 
 def people(*ids: int, by: int = 0) -> pa.Table:
@@ -635,9 +644,24 @@ def test_caller_that_may_not_read_a_base_path_merges_nothing(tmp_path: Path) -> 
 # -- races -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("store", "turns"), [("none", 8), ("sqlite", 12), ("conditional-put", 60)])
+WORKERS = pytest.mark.skipif(sys.platform != "linux", reason="committers are shared on Linux only")
+
+
+@pytest.mark.parametrize(
+    ("store", "turns"),
+    [
+        ("none", 8),
+        ("sqlite", 12),
+        ("conditional-put", 60),
+        pytest.param("none workers", 8, marks=WORKERS),
+        pytest.param("sqlite workers", 60, marks=WORKERS),
+    ],
+)
 def test_each_version_has_exactly_the_effect_and_counts_of_its_upserts(tmp_path: Path, store: str, turns: int) -> None:
-    """Upserts of two processes' catalogs race with deletes, appends and compactions; the versions are the judge."""
+    """Upserts of two processes' catalogs race with deletes, appends and compactions; the versions are the judge.
+
+    As workers, they have one committer.
+    """
     catalogs = [connect(tmp_path, store), connect(tmp_path, store)]
     catalogs[0].write("t", people(*range(20), by=-1), stable_row_ids=store == "sqlite")
     plain_index(catalogs[0], "id", "BTREE")
@@ -677,6 +701,8 @@ def test_each_version_has_exactly_the_effect_and_counts_of_its_upserts(tmp_path:
     dataset = plain(catalogs[0])
     for key, by in rows_of(catalogs[0]).items():
         assert dataset.to_table(filter=f"id = {key}")["by"].to_pylist() == [by]
+    for catalog in catalogs:
+        catalog.close()
 
 
 def upsert_until_killed(root: str, store: str, writer: int, ledger: str) -> None:

@@ -14,9 +14,10 @@ import ssl
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -208,59 +209,137 @@ def committers(pids: Iterable[int]) -> list[int]:
     return found
 
 
-class Inserts:
-    """Inserts of clients, each in a connection of its own, and what became of them.
+class Writes:
+    """Writes of clients, each in a connection of its own, and what became of them.
 
     Attributes:
-        inserted: The numbers that were acknowledged.
-        refused: The numbers of which nothing was inserted.
-        unknown: The tokens of inserts whose outcome is unknown.
-        open: The numbers of inserts of which nothing is known.
+        done: The numbers that were acknowledged.
+        refused: The numbers of which nothing was written.
+        unknown: The tokens of writes whose outcome is unknown.
+        open: The numbers of writes of which nothing is known.
     """
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._client = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
-        self.inserted: list[int] = []
+    def __init__(self, uri: str, operation: str) -> None:
+        self.uri = uri
+        self.client = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+        self.done: list[int] = []
         self.refused: list[int] = []
         self.unknown: dict[int, str] = {}
         self.open: list[int] = []
-        self._done = Event()
+        self._operation = operation
+        self._ended = Event()
 
-    def run(self, first: int) -> None:
-        for number in itertools.count(first):
-            if self._done.is_set():
-                return
-            try:
-                answer = self._client.post(f"{self._uri}/v1/table/t/insert", content=rows(number), headers=ARROW)
-            except httpx.TransportError:  # its worker was killed
-                self.open.append(number)
-                continue
-            if answer.status_code == 200:
-                self.inserted.append(number)
-            elif "resolve_token" in answer.json().get("context", {}):
-                self.unknown[number] = answer.json()["context"]["resolve_token"]
-            elif answer.status_code == 503:
-                self.open.append(number)
-            else:
-                assert answer.status_code == 409, answer.text
-                self.refused.append(number)
+    def numbers(self, first: int) -> Iterator[int]:
+        """Yield numbers until the end."""
+        return itertools.takewhile(lambda _: not self._ended.is_set(), itertools.count(first))
 
-    def run_keyed(self, first: int) -> None:
-        for number in itertools.count(first):
-            if self._done.is_set():
-                return
-            insert(self._client, self._uri, number)
-            self.inserted.append(number)
+    def write(self, number: int, body: bytes) -> dict[str, Any] | None:
+        """Write once; return the answer, or None without success."""
+        try:
+            answer = self.client.post(f"{self.uri}/v1/table/t/{self._operation}", content=body, headers=ARROW)
+        except httpx.TransportError:  # its worker was killed
+            self.open.append(number)
+            return None
+        found: dict[str, Any] = answer.json()
+        if answer.status_code == 200:
+            return found
+        if "resolve_token" in found.get("context", {}):
+            self.unknown[number] = found["context"]["resolve_token"]
+        elif answer.status_code == 503:
+            self.open.append(number)
+        else:
+            assert answer.status_code == 409, answer.text
+            self.refused.append(number)
+        return None
 
     def go_on(self) -> None:
-        """Wait for some more inserts."""
-        enough = len(self.inserted) + 20
-        while len(self.inserted) < enough:
+        """Wait for some more writes."""
+        enough = len(self.done) + 20
+        while len(self.done) < enough:
             Event().wait(0.001)
 
     def end(self) -> None:
-        self._done.set()
+        self._ended.set()
+
+    def settle(self, catalog: lancekeep.Catalog) -> None:
+        """Find out what became of the writes whose outcome is unknown."""
+        for number, token in self.unknown.items():
+            outcome = catalog.resolve(token)
+            place = {Committed: self.done, Conflict: self.refused}.get(type(outcome), self.open)
+            place.append(number)
+
+
+class Inserts(Writes):
+    """Inserts of one row each."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri, "insert")
+
+    def run(self, first: int) -> None:
+        for number in self.numbers(first):
+            if self.write(number, rows(number)) is not None:
+                self.done.append(number)
+
+    def run_keyed(self, first: int) -> None:
+        for number in self.numbers(first):
+            insert(self.client, self.uri, number)
+            self.done.append(number)
+
+
+class Upserts(Writes):
+    """Upserts of a new row, and of the client's own row, which the table has."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri, "merge_insert?on=id&when_matched_update_all=true&when_not_matched_insert_all=true")
+
+    def run(self, first: int) -> None:
+        for number in self.numbers(first + 1):
+            answer = self.write(number, people([first, number], number))
+            if answer is not None:
+                counts = answer["num_inserted_rows"], answer["num_updated_rows"], answer["num_deleted_rows"]
+                assert counts == (1, 1, 0)
+                self.done.append(number)
+
+
+def people(ids: Sequence[int], by: int) -> bytes:
+    table = pa.table({"id": pa.array(ids, pa.int64()), "by": pa.array([by] * len(ids), pa.int64())})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def stop_and_kill_committers(
+    server: Running, writes: Writes, writers: Sequence[partial[None]], replacements: int
+) -> None:
+    """Let writers run, stop and kill the committer of their table, and replace it several times."""
+    pids = {event["number"]: event["pid"] for event in (server.await_event("worker started") for _ in range(2))}
+    with ThreadPoolExecutor(len(writers)) as threads:
+        running = [threads.submit(writer) for writer in writers]
+        try:
+            for left in range(replacements, -1, -1):
+                writes.go_on()
+                [committer] = committers(pids.values())
+                os.kill(committer, signal.SIGSTOP)
+                writes.go_on()  # by the other worker
+                os.kill(committer, signal.SIGCONT)
+                writes.go_on()
+                [committer] = committers(pids.values())
+                os.kill(committer, signal.SIGKILL)
+                writes.go_on()
+                for _ in range(3 if left else 0):
+                    started = server.await_event("worker started")
+                    if pids.get(started["number"]) == committer:
+                        server.process.send_signal(signal.SIGHUP)
+                    pids[started["number"]] = started["pid"]
+                writes.go_on()
+        except BaseException:
+            server.process.kill()
+            raise
+        finally:
+            writes.end()
+        for each in running:
+            each.result()
 
 
 @pytest.mark.slow
@@ -273,44 +352,42 @@ def test_committer_that_is_stopped_and_killed_loses_and_doubles_no_row(tmp_path:
         httpx.Client(timeout=60) as client,
     ):
         client.post(f"{server.uri}/v1/table/t/create", content=rows(-1), headers=ARROW).raise_for_status()
-        pids = {event["number"]: event["pid"] for event in (server.await_event("worker started") for _ in range(2))}
         inserts = Inserts(server.uri)
-        with ThreadPoolExecutor(8) as threads:
-            running = [threads.submit(inserts.run, first) for first in range(0, 600_000, 100_000)]
-            running += [threads.submit(inserts.run_keyed, first) for first in (600_000, 700_000)]
-            try:
-                for left in range(replacements, -1, -1):
-                    inserts.go_on()
-                    [committer] = committers(pids.values())
-                    os.kill(committer, signal.SIGSTOP)
-                    inserts.go_on()  # by the other worker
-                    os.kill(committer, signal.SIGCONT)
-                    inserts.go_on()
-                    [committer] = committers(pids.values())
-                    os.kill(committer, signal.SIGKILL)
-                    inserts.go_on()
-                    for _ in range(3 if left else 0):
-                        started = server.await_event("worker started")
-                        if pids.get(started["number"]) == committer:
-                            server.process.send_signal(signal.SIGHUP)
-                        pids[started["number"]] = started["pid"]
-                    inserts.go_on()
-            except BaseException:
-                server.process.kill()
-                raise
-            finally:
-                inserts.end()
-            for each in running:
-                each.result()
+        writers = [partial(inserts.run, first) for first in range(0, 600_000, 100_000)]
+        writers += [partial(inserts.run_keyed, first) for first in (600_000, 700_000)]
+        stop_and_kill_committers(server, inserts, writers, replacements)
     catalog = lancekeep.connect(f"{tmp_path}/lake")
-    for number, token in inserts.unknown.items():
-        outcome = catalog.resolve(token)
-        place = {Committed: inserts.inserted, Conflict: inserts.refused}.get(type(outcome), inserts.open)
-        place.append(number)
+    inserts.settle(catalog)
     found = Counter(lance.dataset(catalog.open("t").uri).to_table()["number"].to_pylist())
-    assert found == found & Counter([-1, *inserts.inserted, *inserts.open])
-    assert found & Counter(inserts.inserted) == Counter(inserts.inserted)
+    assert found == found & Counter([-1, *inserts.done, *inserts.open])
+    assert found & Counter(inserts.done) == Counter(inserts.done)
     assert not found.keys() & set(inserts.refused)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="committers are shared on Linux only")
+def test_committer_that_is_stopped_and_killed_loses_and_doubles_no_upsert(tmp_path: Path) -> None:
+    firsts = range(0, 800_000, 100_000)
+    with (
+        serve(tmp_path, "--maintenance", "off", sqlite=False, shutdown_seconds="5") as server,
+        httpx.Client(timeout=60) as client,
+    ):
+        created = client.post(f"{server.uri}/v1/table/t/create", content=people(firsts, -1), headers=ARROW)
+        created.raise_for_status()
+        upserts = Upserts(server.uri)
+        stop_and_kill_committers(server, upserts, [partial(upserts.run, first) for first in firsts], 4)
+    catalog = lancekeep.connect(f"{tmp_path}/lake")
+    upserts.settle(catalog)
+    table = lance.dataset(catalog.open("t").uri).to_table().to_pydict()
+    found = dict(zip(table["id"], table["by"], strict=True))
+    assert len(found) == len(table["id"]), "a key is there twice"
+    assert found.keys() >= {*firsts, *upserts.done}
+    assert found.keys() <= {*firsts, *upserts.done, *upserts.open}
+    assert all(found[number] == number for number in found.keys() - set(firsts))
+    for first in firsts:  # what is open may take effect later
+        own = range(first + 1, first + 100_000)
+        last = max(number for number in upserts.done if number in own)
+        assert found[first] in {last, *(number for number in upserts.open if number in own)}
 
 
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:

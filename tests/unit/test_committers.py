@@ -29,13 +29,15 @@ from lancekeep.domain.errors import InvalidInput, LancekeepError, StoreUnavailab
 from lancekeep.domain.idempotency import Superseded
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
-from lancekeep.ports.committers import Declined, Received, Reply
+from lancekeep.ports.committers import Declined, Received, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
+from lancekeep.ports.rows import MergeCounts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fence needs Linux")
 
 TABLE = ObjectId(("ml", "t"))
 KEY = SharedKey(bytes(range(16)), bytes(16), "ab" * 32)
+UPSERT = SentUpsert(("number", "k$y"), False, 2.5)
 
 
 def token(version: int = 2) -> CommitToken:
@@ -60,10 +62,10 @@ def cut(content: bytes, most: int = frames.MOST_ROWS_BYTES) -> tuple[dict[str, A
     return found
 
 
-@pytest.mark.parametrize("key", [None, KEY])
-def test_append_arrives_as_it_was_sent(key: SharedKey | None) -> None:
+@pytest.mark.parametrize(("key", "upsert"), [(None, None), (KEY, None), (None, UPSERT)])
+def test_rows_arrive_as_they_were_sent(key: SharedKey | None, upsert: SentUpsert | None) -> None:
     table = pa.table({"a": [1, None], "b": [["x"], []], "c": [{"d": 1.5}, None], "n": pa.nulls(2)}).slice(1)
-    content = frames.append_frame(TABLE, 7, Rows(table, 1, table.nbytes), key)
+    content = frames.append_frame(TABLE, 7, Rows(table, 1, table.nbytes), key, upsert)
     assert content is not None
     incoming = Incoming(frames.MOST_ROWS_BYTES)
     for at in range(len(content) - 1):  # byte by byte
@@ -73,8 +75,8 @@ def test_append_arrives_as_it_was_sent(key: SharedKey | None) -> None:
     found = incoming.next()
     assert found is not None
     assert found[0]["append"] == 7
-    where, arrived, with_key = frames.append_of(*found)
-    assert (where, with_key) == (TABLE, key)
+    where, arrived, with_key, how = frames.append_of(*found)
+    assert (where, with_key, how) == (TABLE, key, upsert)
     assert (with_key is None) or (with_key.request_name == KEY.request_name)
     assert arrived.table.equals(table)
     assert arrived.schema == table.schema
@@ -126,6 +128,35 @@ GOOD = stream(pa.table({"a": [1, 2, 3]}))
 def test_append_that_cannot_be_understood_is_refused(table: object, key: object, content: bytes) -> None:
     with pytest.raises(InvalidInput):
         frames.append_of({"append": 1, "table": table, "key": key}, content)
+
+
+@pytest.mark.parametrize(
+    "upsert",
+    [
+        5,
+        [],
+        [["a"], True],
+        [[], True, 1],
+        ["a", True, 1],
+        [[1], True, 1],
+        [["a"], 1, 1],
+        [["a"], True, "1"],
+        [["a"], True, -1],
+        [["a"], True, float("inf")],
+        [["a"], True, float("nan")],
+    ],
+)
+def test_upsert_that_cannot_be_understood_is_refused(upsert: object) -> None:
+    with pytest.raises(InvalidInput):
+        frames.append_of({"append": 1, "table": "t", "key": None, "upsert": upsert}, GOOD)
+
+
+@pytest.mark.parametrize(
+    "counts", [5, [1, 2, 3], [[1, 2]], [[1, 2, 3, 4]], [[1, 2, -1]], [[1, 2, True]], [[1, 2, 3]] * 2, ["abc"]]
+)
+def test_counts_that_cannot_be_understood_are_refused(counts: object) -> None:
+    with pytest.raises(Malformed):
+        frames.counts_of({"numbers": [1], "counts": counts}, [1])
 
 
 @pytest.mark.parametrize(
@@ -218,13 +249,23 @@ class Process:
         self.committers = UnixCommitters(directory, clock)
         self.received: SimpleQueue[Received] = SimpleQueue()
         self.answers: SimpleQueue[tuple[list[int], Reply]] = SimpleQueue()
-        self.committers.begin(self.received.put, self._answered)
+        self.counted: SimpleQueue[dict[int, MergeCounts]] = SimpleQueue()
+        self.committers.begin(self.received.put, self._counted, self._answered)
 
     def _answered(self, numbers: Sequence[int], reply: Reply) -> None:
         self.answers.put((list(numbers), reply))
 
-    def send(self, number: int, table: ObjectId = TABLE, key: SharedKey | None = None) -> bool:
-        return self.committers.send(table, number, rows(number), key)
+    def _counted(self, numbers: Sequence[int], counts: Sequence[MergeCounts]) -> None:
+        self.counted.put(dict(zip(numbers, counts, strict=True)))
+
+    def send(
+        self,
+        number: int,
+        table: ObjectId = TABLE,
+        key: SharedKey | None = None,
+        upsert: SentUpsert | None = None,
+    ) -> bool:
+        return self.committers.send(table, number, rows(number), key, upsert)
 
     def take(self) -> Received:
         return self.received.get(timeout=30)
@@ -262,6 +303,34 @@ def test_appends_reach_the_process_that_holds_the_table(pair: tuple[Process, Pro
     assert other.answer() == ([1], Committed(3, "p", 9))
     other.take().asker.answer([4], Declined.ALONE)
     assert one.answer() == ([4], Declined.ALONE)
+
+
+def test_upserts_arrive_and_learn_the_counts_of_each_attempt(pair: tuple[Process, Process]) -> None:
+    one, other = pair
+    assert other.send(1, upsert=UPSERT)
+    assert other.send(2, upsert=UPSERT)
+    received, also = one.take(), one.take()
+    assert (received.upsert, also.upsert) == (UPSERT, UPSERT)
+    first, second = MergeCounts(1, 0, 0), MergeCounts(0, 2, 0)
+    assert received.asker.announce([1, 2], token(2), [first, second])
+    assert received.asker.announce([2], token(3), [first])
+    received.asker.answer([1, 2], Committed(3, "p", 9))
+    assert other.answer()[1] == Committed(3, "p", 9)
+    assert [other.counted.get(timeout=30) for _ in range(2)] == [{1: first, 2: second}, {2: first}]
+
+
+def test_process_that_takes_too_long_is_given_up_and_avoided(pair: tuple[Process, Process]) -> None:
+    one, other = pair
+    assert other.send(1)
+    received = one.take()
+    other.committers.give_up(2)  # which was not sent
+    assert other.send(3)
+    one.take()
+    other.committers.give_up(1)
+    replies = {number: reply for numbers, reply in (other.answer(), other.answer()) for number in numbers}
+    assert replies == {1: Declined.NOT_TAKEN, 3: Declined.NOT_TAKEN}
+    assert not received.asker.announce([1], token())
+    assert not other.send(4)
 
 
 def test_the_next_process_takes_the_table_of_one_that_ended(pair: tuple[Process, Process]) -> None:
@@ -365,7 +434,7 @@ def test_what_was_sent_before_the_fence_of_a_silent_committer_is_read() -> None:
             near, far = socket.socketpair()
             with far:
                 answered = partial(answer_into, answers)
-                committer = _Committer("1-x", near, answered, lambda _: None, lambda *_: None)
+                committer = _Committer("1-x", near, lambda *_: None, answered, lambda _: None, lambda *_: None)
                 assert committer.send(number, b"an append")
                 barrier = Barrier(2)
                 racing = pool.submit(sent, far, frames.token_frame([number], token()), barrier)

@@ -47,7 +47,6 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
         },
     ),
     "application/rows/committer.py": (CAUSE, {"__cause__"}),
-    "application/rows/forwarding.py": (RECORDS, {"committed", "error", "is_dropped"}),
     "application/rows/upserts.py": (RECORDS, {"done", "error", "pace"}),
     "entrypoints/namespace/rest.py": (NAMES, {"__doc__", "__name__", "__qualname__", "setattr"}),
     "entrypoints/namespace/tables.py": (

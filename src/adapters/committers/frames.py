@@ -1,7 +1,7 @@
 """What processes that share committers send to each other.
 
 A frame is the length of a JSON object and of the bytes that follow it, the object, and the bytes, which are the rows of
-an append as an Arrow IPC stream. All sizes are checked before anything is decoded.
+an append or upsert as an Arrow IPC stream. All sizes are checked before anything is decoded.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
+import attrs
 import pyarrow as pa
 
 from lancekeep.domain import errors
@@ -21,8 +23,9 @@ from lancekeep.domain.idempotency import Superseded
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
 from lancekeep.format.arrow_ipc import CONTINUATION, message_of
-from lancekeep.ports.committers import Declined, Reply
+from lancekeep.ports.committers import Declined, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
+from lancekeep.ports.rows import MergeCounts
 
 HEAD: Final = struct.Struct(">II")
 MOST_JSON: Final = 1 << 20
@@ -94,8 +97,10 @@ class Incoming:
 # -- appends ----------------------------------------------------------------------------------------------------------
 
 
-def append_frame(table: ObjectId, number: int, rows: Rows, key: SharedKey | None) -> bytes | None:
-    """Return the frame of an append; None if it is too large to be sent."""
+def append_frame(
+    table: ObjectId, number: int, rows: Rows, key: SharedKey | None, upsert: SentUpsert | None = None
+) -> bytes | None:
+    """Return the frame of an append or upsert; None if it is too large to be sent."""
     if rows.count > ROWS_WITHOUT_BYTES or rows.size > MOST_ROWS_BYTES:
         return None
     sink = pa.BufferOutputStream()
@@ -103,12 +108,14 @@ def append_frame(table: ObjectId, number: int, rows: Rows, key: SharedKey | None
         writer.write_table(rows.table)
     content = sink.getvalue().to_pybytes()
     named = None if key is None else [key.name.hex(), key.request.hex(), key.request_name]
-    text = {"append": number, "table": table.key, "key": named}
+    text: dict[str, Any] = {"append": number, "table": table.key, "key": named}
+    if upsert is not None:
+        text["upsert"] = [upsert.on, upsert.use_index, upsert.seconds]
     return frame(text, content) if len(content) <= MOST_ROWS_BYTES else None
 
 
-def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Rows, SharedKey | None]:
-    """Return the table, the rows and the key of an append.
+def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Rows, SharedKey | None, SentUpsert | None]:
+    """Return the table, rows and key of an append, and how to upsert its rows.
 
     Raises:
         InvalidInput: They cannot be understood.
@@ -124,6 +131,7 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
         if type(message["table"]) is not str:
             raise TypeError("the table is not text")
         table = ObjectId.of(message["table"], _DELIMITER)
+        upsert = _upsert_of(message.get("upsert"))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"not an append: {error}") from error
     _check_sizes(content)
@@ -135,7 +143,19 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
         raise InvalidInput(f"the rows of an append are not an Arrow IPC stream: {error}") from error
     if rows.num_rows == 0:
         raise InvalidInput("an append without rows")
-    return table, Rows(rows, rows.num_rows, rows.nbytes), key
+    return table, Rows(rows, rows.num_rows, rows.nbytes), key, upsert
+
+
+def _upsert_of(found: Any) -> SentUpsert | None:
+    """Return how to upsert rows. Raises `TypeError` and `ValueError`."""
+    if found is None:
+        return None
+    on, use_index, seconds = found
+    if type(on) is not list or not on or not all(type(name) is str for name in on):
+        raise TypeError("the key columns are not a list of names")
+    if type(use_index) is not bool or type(seconds) not in (int, float) or not 0 <= seconds < inf:
+        raise TypeError("an upsert with a field of another type")
+    return SentUpsert(tuple(on), use_index, seconds)
 
 
 def _check_sizes(content: bytes) -> None:
@@ -160,9 +180,10 @@ def _check_sizes(content: bytes) -> None:
 # -- replies ----------------------------------------------------------------------------------------------------------
 
 
-def token_frame(numbers: Sequence[int], token: CommitToken) -> bytes:
+def token_frame(numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bytes:
     """Return the frame that announces a commit."""
-    return frame({"numbers": numbers, "token": str(token)})
+    text = {"numbers": numbers, "token": str(token)}
+    return frame({**text, "counts": [attrs.astuple(each) for each in counts]} if counts else text)
 
 
 def reply_frame(numbers: Sequence[int], reply: Reply) -> bytes:
@@ -202,6 +223,24 @@ def token_of(message: Mapping[str, Any]) -> CommitToken | None:
         return None if text is None else CommitToken.parse(text)
     except (InvalidInput, TypeError) as error:
         raise Malformed(f"a token that cannot be parsed: {error}") from error
+
+
+def counts_of(message: Mapping[str, Any], numbers: Sequence[int]) -> Sequence[MergeCounts]:
+    """Return the counts that a frame announces for each number; none for appends.
+
+    Raises:
+        Malformed: They cannot be understood.
+    """
+    found = message.get("counts", [])
+    try:
+        if any(type(count) is not int or count < 0 for each in found for count in each):
+            raise ValueError("a count is not a number")
+        counts = [MergeCounts(*each) for each in found]
+    except (TypeError, ValueError) as error:
+        raise Malformed(f"counts that cannot be understood: {error}") from error
+    if counts and len(counts) != len(numbers):
+        raise Malformed(f"{len(counts)} counts of {len(numbers)} upserts")
+    return counts
 
 
 def reply_of(message: Mapping[str, Any], announced: CommitToken | None) -> Reply:

@@ -35,6 +35,7 @@ from lancekeep.adapters.committers.frames import (
     Malformed,
     append_frame,
     append_of,
+    counts_of,
     frame,
     numbers_of,
     reply_frame,
@@ -47,10 +48,11 @@ from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
-from lancekeep.ports.committers import Declined, Received, Reply
+from lancekeep.ports.committers import Declined, Received, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
+from lancekeep.ports.rows import MergeCounts
 
-FORMAT: Final = "1-"
+FORMAT: Final = "2-"
 """How the names of sockets begin. A process ignores committers of another format."""
 SILENCE: Final = 1.0
 """Seconds without a byte after which a process asks whether its committer still runs."""
@@ -104,8 +106,14 @@ class UnixCommitters:
         self._is_open, self._is_closed = True, False
         _OPEN.add(self)
 
-    def begin(self, receive: Callable[[Received], None], answered: Callable[[Sequence[int], Reply], None]) -> None:
+    def begin(
+        self,
+        receive: Callable[[Received], None],
+        counted: Callable[[Sequence[int], Sequence[MergeCounts]], None],
+        answered: Callable[[Sequence[int], Reply], None],
+    ) -> None:
         self._receive = receive
+        self._counted = counted
         self._answered = answered
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -118,12 +126,20 @@ class UnixCommitters:
         self._listener = listener
         Thread(target=self._accept, args=(listener,), name="lancekeep-askers", daemon=True).start()
 
-    def send(self, table: ObjectId, number: int, rows: Rows, key: SharedKey | None) -> bool:
+    def send(
+        self, table: ObjectId, number: int, rows: Rows, key: SharedKey | None, upsert: SentUpsert | None = None
+    ) -> bool:
         committer = self._committer_of(table)
         if committer is None:
             return False
-        content = append_frame(table, number, rows, key)
+        content = append_frame(table, number, rows, key, upsert)
         return content is not None and committer.send(number, content)
+
+    def give_up(self, number: int) -> None:
+        with self._lock:
+            committers = list(self._committers.values())
+        for each in committers:
+            each.give_up(number)
 
     def leave(self, seconds: float) -> bool:
         with self._lock:
@@ -234,7 +250,7 @@ class UnixCommitters:
                 if isinstance(error, TimeoutError):
                     self._avoided = {name: self._clock() + AVOIDED}
                 return None
-            committer = _Committer(name, connection, self._answered, self._declined, self._ended)
+            committer = _Committer(name, connection, self._counted, self._answered, self._declined, self._ended)
             with self._lock:
                 self._committers[name] = committer
             committer.begin()
@@ -278,7 +294,7 @@ class UnixCommitters:
     def _take(self, asker: _Asker, number: int, message: Mapping[str, Any], content: bytes) -> None:
         """Take an append, or decline it: then its process finds another committer, or commits it itself."""
         try:
-            table, rows, key = append_of(message, content)
+            table, rows, key, upsert = append_of(message, content)
         except InvalidInput:
             asker.decline(number)
             return
@@ -290,7 +306,7 @@ class UnixCommitters:
         if held is None or not self._taken.add(asker, number, rows.size + OVERHEAD):
             asker.decline(number)
             return
-        self._receive(Received(table, rows, key, asker, number))
+        self._receive(Received(table, rows, key, asker, number, upsert))
 
 
 @attrs.define
@@ -365,8 +381,8 @@ class _Asker:
         finally:
             self.end()
 
-    def announce(self, numbers: Sequence[int], token: CommitToken) -> bool:
-        return self._send(token_frame(numbers, token))
+    def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
+        return self._send(token_frame(numbers, token, counts))
 
     def answer(self, numbers: Sequence[int], reply: Reply) -> None:
         self._send(reply_frame(numbers, reply))
@@ -411,6 +427,7 @@ class _Committer:
     Args:
         name: The name of its socket.
         connection: The socket.
+        counted: Takes the counts of announced upserts.
         answered: Takes the replies.
         declined: Is called if the process declines an append.
         ended: Is called when the connection ends, with whether the process was silent.
@@ -420,6 +437,7 @@ class _Committer:
         self,
         name: str,
         connection: socket.socket,
+        counted: Callable[[Sequence[int], Sequence[MergeCounts]], None],
         answered: Callable[[Sequence[int], Reply], None],
         declined: Callable[[_Committer], None],
         ended: Callable[[_Committer, bool], None],
@@ -429,6 +447,7 @@ class _Committer:
         self._connection.settimeout(SILENCE)
         self._outgoing = connection.dup()
         self._outgoing.settimeout(SILENCE * PATIENCE)
+        self._counted = counted
         self._answered = answered
         self._declined = declined
         self._ended = ended
@@ -437,6 +456,7 @@ class _Committer:
         self._sending = Lock()
         self._waiting: dict[int, CommitToken | None] = {}
         self.is_used = True
+        self._is_given_up = False
 
     def begin(self) -> None:
         """Begin to read replies."""
@@ -455,6 +475,13 @@ class _Committer:
         """End the connection. What waits is answered."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+
+    def give_up(self, number: int) -> None:
+        """End the connection, and avoid the process, if it has not answered what was sent by a number."""
+        with self._lock:
+            self._is_given_up = self._is_given_up or number in self._waiting
+        if self._is_given_up:
+            self.end()
 
     def forget(self) -> None:
         """Close a connection of the parent process."""
@@ -490,7 +517,7 @@ class _Committer:
             pass
         except Exception as error:  # whatever it is, the appends get their answers
             fault = str(error) or repr(error)
-        self._fence(fault, is_silent=asked == PATIENCE)
+        self._fence(fault, is_silent=asked == PATIENCE or self._is_given_up)
 
     def _take_all(self) -> None:
         while (found := self._incoming.next()) is not None:
@@ -499,6 +526,8 @@ class _Committer:
                 continue
             numbers, token = numbers_of(message), token_of(message)
             if token is not None:
+                if counts := counts_of(message, numbers):
+                    self._counted(numbers, counts)
                 with self._lock:
                     self._waiting.update({number: token for number in numbers if number in self._waiting})
                 continue
@@ -538,5 +567,5 @@ class _Committer:
             if token is not None:
                 reply = unknown_reply("the process that commits it ended, or stopped", token)
             elif fault:
-                reply = StoreUnavailable(f"whether the append was committed is not known: its committer sent {fault}")
+                reply = StoreUnavailable(f"whether the rows were committed is not known: their committer sent {fault}")
             self._answered([number], reply)

@@ -28,8 +28,9 @@ from lancekeep.application.rows.forwarding import Forwarding
 from lancekeep.application.rows.recorded_keys import Claim, RecordedKeys, TableKeys
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.waiting_appends import Alone, Append, Dropped, announce, answer_all, unknown_append
+from lancekeep.application.rows.waiting_appends import Alone, Append, Dropped, announce, unknown_append
 from lancekeep.application.rows.waiting_writers import WaitingWriters
+from lancekeep.application.rows.waiting_writes import answer_all
 from lancekeep.domain.appends import ATTEMPTS, LOOK_EVERY, MOST_BYTES, PATIENCE, group_of, turn
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
@@ -51,7 +52,7 @@ from lancekeep.domain.table import v1_table
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.format.json_files import version_hint
-from lancekeep.ports.committers import Committers
+from lancekeep.ports.committers import Received
 from lancekeep.ports.table_engine import TableEngine
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Appends(Committer[Line, Append]):
         lines: The appends that wait.
         waiting: The writers of other processes that have lost a commit.
         keys: The keys of earlier appends.
-        committers: The processes of this host that commit appends; None if this process commits its own.
+        forwarding: Sends appends to other processes of this host; None if this process commits its own.
         clock: Returns monotonic seconds.
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
@@ -106,7 +107,7 @@ class Appends(Committer[Line, Append]):
         lines: Lines,
         waiting: WaitingWriters,
         keys: RecordedKeys,
-        committers: Committers | None = None,
+        forwarding: Forwarding | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = time.time_ns,
@@ -118,10 +119,7 @@ class Appends(Committer[Line, Append]):
         self._waiting = waiting
         self._keys = keys
         self._now = now
-        self._forwarding = None
-        if committers is not None:
-            sleep = versions.commits.retry.sleep
-            self._forwarding = Forwarding(committers, self._enter, versions.resolve, clock, sleep)
+        self._forwarding = forwarding
 
     def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
         """Append a stream of batches, together with the appends that wait.
@@ -145,9 +143,9 @@ class Appends(Committer[Line, Append]):
             refuse_to_share()
             return Alone(reader)
         key = None if shared is None else shared.key
-        append = None if self._forwarding is None else self._forwarding.forward(table, rows, key)
+        append = None if self._forwarding is None else self._forwarding.forward(table, lambda: Append(rows, key=key))
         if append is None:
-            append = Append(rows, key)
+            append = Append(rows, key=key)
             self._enter(table, append)
             append.wait()
         if append.error is not None:
@@ -156,6 +154,12 @@ class Appends(Committer[Line, Append]):
             refuse_to_share()
             return Alone(reader)
         return append.committed
+
+    def take(self, received: Received) -> None:
+        """Let an append of another process wait."""
+        self._enter(
+            received.table, Append(received.rows, key=received.key, asker=received.asker, number=received.number)
+        )
 
     def are_recent(self, table: ObjectId) -> bool:
         """Return whether appends to a table commit now, or did a moment ago."""

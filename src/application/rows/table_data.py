@@ -49,12 +49,13 @@ class TableData:
         writes: WriteService,
         engine: TableEngine,
         ask_unmerged: AskUnmerged = lambda table, branch: lambda: None,
+        upserts: Upserts | None = None,
     ) -> None:
         self._tables = tables
         self._writes = writes
         self._engine = engine
         self._ask_unmerged = ask_unmerged
-        self._upserts = Upserts(writes, engine)
+        self._upserts = upserts or Upserts(writes, engine)
 
     # -- changes ------------------------------------------------------------------------------------------------
 

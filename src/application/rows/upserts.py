@@ -1,5 +1,7 @@
 """Let upserts of one table that wait at the same time share one version.
 
+In the workers of a server they wait for one committer, in the process that commits for the table.
+
 `lancekeep.domain.upserts` decides which upserts form a group: no two of them have a common key. The committer of a
 table is a task that runs while upserts wait. The engine merges the rows of a group as it merges one caller's rows, and
 the commit is the commit of one merge. If only some of the keys had rows, the committer looks the keys up in the version
@@ -21,9 +23,11 @@ from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.committer import Committer
+from lancekeep.application.rows.forwarding import Forwarding
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.services import WriteService
-from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, rows_of
+from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, announce, rows_of
+from lancekeep.application.rows.waiting_writes import answer_all
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -37,6 +41,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules
 from lancekeep.domain.upserts import MOST_BYTES, MOST_ROWS, Key, upserts_of_group
+from lancekeep.ports.committers import Declined, Received
 from lancekeep.ports.rows import MergeCounts, MergeRule, Source
 from lancekeep.ports.table_engine import TableEngine
 
@@ -53,6 +58,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
     Args:
         writes: Commits the changes of the engine.
         engine: The table engine.
+        forwarding: Sends upserts to other processes of this host; None if this process commits its own.
         clock: Returns monotonic seconds.
         sleep: Waits for a number of seconds.
     """
@@ -63,6 +69,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         self,
         writes: WriteService,
         engine: TableEngine,
+        forwarding: Forwarding | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -70,6 +77,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         super().__init__(UpsertLines(clock), clock)
         self._writes = writes
         self._engine = engine
+        self._forwarding = forwarding
         self._sleep = sleep
 
     def gather(self, data: Any, rule: MergeRule, patience: float) -> tuple[Upsert | None, Any]:
@@ -107,13 +115,36 @@ class Upserts(Committer[UpsertLine, Upsert]):
             StoreUnavailable: A store did not answer; nothing was committed.
             InvalidInput: A row violates a rule of the table; nothing was committed.
         """
-        self._enter(table, upsert)
-        if not self._is_answered(table, upsert):
-            upsert = Upsert(upsert.rows, upsert.rule, upsert.keys, upsert.deadline, self._clock())
-            self._commit_divided(UpsertLine(table), [upsert])
+        upsert = self._forwarded(table, upsert) or self._committed(table, upsert.again(self._clock()))
         if upsert.error is not None:
             raise copy(upsert.error) from upsert.error  # several threads raise it
         return upsert.done
+
+    def take(self, received: Received) -> None:
+        """Let an upsert of another process wait, if it can share a commit."""
+        rows, how, keys = received.rows, received.upsert, None
+        if how is not None and rows.count <= MOST_ROWS:
+            keys = self._engine.rows.keys(rows.table, how.on)
+        if how is None or keys is None:
+            received.asker.answer([received.number], Declined.ALONE)
+            return
+        rule, now = MergeRule(how.on, update=True, insert=True, use_index=how.use_index), self._clock()
+        upsert = Upsert(rows, rule, keys, now + how.seconds, now, asker=received.asker, number=received.number)
+        self._enter(received.table, upsert)
+
+    def _forwarded(self, table: ObjectId, upsert: Upsert) -> Upsert | None:
+        """Let another process commit an upsert; return it answered, or None if this process has to commit it."""
+        if self._forwarding is None:
+            return None
+        return self._forwarding.forward(table, lambda: upsert.again(self._clock()))
+
+    def _committed(self, table: ObjectId, upsert: Upsert) -> Upsert:
+        """Commit an upsert in this process; return it answered."""
+        self._enter(table, upsert)
+        if not self._is_answered(table, upsert):
+            upsert = upsert.again(self._clock())
+            self._commit_divided(UpsertLine(table), [upsert])
+        return upsert
 
     def _is_answered(self, table: ObjectId, upsert: Upsert) -> bool:
         """Wait for the answer; return False if it takes too long, and the group will not commit the upsert.
@@ -144,10 +175,10 @@ class Upserts(Committer[UpsertLine, Upsert]):
         return upserts_of_group([upsert.waiting for upsert in line.waiting])
 
     def _answer(self, group: Sequence[Upsert], error: Exception | None = None) -> None:
-        for upsert in group:
-            if error is not None:
+        if error is not None:
+            for upsert in group:
                 upsert.error = error
-            upsert.answer()
+        answer_all(group)
 
     def _pause(self, line: UpsertLine) -> None:
         breath = line.pace.breath(self._clock(), 0)
@@ -167,7 +198,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
     def _commit_divided(self, line: UpsertLine, group: Sequence[Upsert]) -> None:
         left = group
         try:
-            while left := [upsert for upsert in left if not upsert.is_left]:
+            while left := [upsert for upsert in left if not upsert.is_dropped]:
                 left = self._commit_together(line, left)
         except BaseException as error:  # a fault of this process: whether it came before the commit is not known
             for upsert in left:
@@ -281,10 +312,15 @@ class _Merge:
             self.has_begun = True
             return commit()
 
-        def announce(token: Callable[[], CommitToken] | None) -> None:
+        def announced(token: Callable[[], CommitToken] | None) -> None:
             self._is_by_engine = token is None
             if token is not None:
                 self._announce(token())
+                return
+            for upsert in self._group:
+                if upsert.asker is not None:  # whose process could not learn the outcome
+                    upsert.drop()
+            self._require_callers()
 
         return change_table(
             self._writes,
@@ -296,22 +332,22 @@ class _Merge:
             admits=lambda dataset, version: rows.keeps_apart(dataset, version, source, rule),
             checks=self._check,
             rebased=True,
-            announce=announce,
+            announce=announced,
         )
 
     def _announce(self, token: CommitToken | None) -> None:
-        """Let the upserts learn that an attempt is about to commit.
+        """Let the callers learn that an attempt is about to commit.
 
         Raises:
             _Divided: A caller waits no longer.
         """
-        for upsert in self._group:
-            upsert.announce(token)
+        self._require_callers()
+        announce(self._group, self.counts, token)
         self._require_callers()
 
     def _require_callers(self) -> None:
-        if any(upsert.is_left for upsert in self._group):
-            raise _Divided([upsert for upsert in self._group if not upsert.is_left])
+        if any(upsert.is_dropped for upsert in self._group):
+            raise _Divided([upsert for upsert in self._group if not upsert.is_dropped])
 
     def _check(self, dataset: Any, rules: Rules) -> None:
         """Answer the upserts that violate a rule."""

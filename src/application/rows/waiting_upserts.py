@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -14,12 +13,14 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.rows.committer import WaitingLine
+from lancekeep.application.rows.waiting_writes import WaitingWrite, by_asker
 from lancekeep.domain.appends import Waiting
-from lancekeep.domain.commit import Changed
+from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.upserts import Key, WaitingUpsert
-from lancekeep.ports.data_files import Rows
+from lancekeep.ports.committers import Declined, Reply, SentUpsert
 from lancekeep.ports.rows import MergeCounts, MergeRule
 
 _REMEMBERED = 256
@@ -29,34 +30,29 @@ LONGEST_MERGE = 30.0
 
 
 @attrs.define(eq=False)
-class Upsert:
+class Upsert(WaitingWrite):
     """An upsert that waits for its answer: committed, failed, or to commit alone.
 
     Attributes:
-        rows: its rows.
         rule: its key columns.
         keys: the keys of its rows, each once.
         deadline: the time, on the committer's clock, after which no attempt begins.
         began: when it began to wait, or the last attempt to merge its group began.
         done: its version, and what it inserted and updated.
-        error: why nothing, or nothing known, was committed. Without this and `done`, it has to commit alone.
-        is_left: whether its thread waits no longer.
         is_committing: whether the last attempt may have committed it.
         token: the token of that attempt; None if the engine commits without one.
+        counts: what that attempt inserts and updates; None if it was not announced.
     """
 
-    rows: Rows
     rule: MergeRule
     keys: frozenset[Key]
     deadline: float
     began: float
-    done: tuple[Changed, MergeCounts] | None = None
-    error: BaseException | None = None
-    is_left: bool = False
-    is_committing: bool = False
-    token: CommitToken | None = None
-    _answered: SimpleQueue[None] = attrs.field(factory=SimpleQueue)
-    _lock: Lock = attrs.field(factory=Lock)
+    done: tuple[Changed, MergeCounts] | None = attrs.field(default=None, init=False)
+    is_committing: bool = attrs.field(default=False, init=False)
+    token: CommitToken | None = attrs.field(default=None, init=False)
+    counts: MergeCounts | None = attrs.field(default=None, init=False)
+    _lock: Lock = attrs.field(factory=Lock, init=False)
 
     @property
     def waiting(self) -> WaitingUpsert:
@@ -64,23 +60,27 @@ class Upsert:
         return WaitingUpsert(Waiting(shape, self.rows.size), self.keys)
 
     @property
+    def reply(self) -> Reply:
+        if self.done is None:
+            return self.error or Declined.ALONE
+        change, _ = self.done
+        return Committed(change.version, "", 0, change.transaction or "")
+
+    @property
     def patient_until(self) -> float:
         """When its thread stops waiting for the group."""
         return max(self.deadline, self.began + LONGEST_MERGE)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the answer, but not for long; return whether it has arrived."""
-        try:
-            self._answered.get(timeout=max(0.0, min(seconds, LONGEST_MERGE)))
-        except Empty:
-            return False
-        return True
+    def again(self, now: float) -> Upsert:
+        """Return an upsert of the same rows that begins to wait now."""
+        return Upsert(self.rows, self.rule, self.keys, self.deadline, now, key=self.key)
 
     def leave(self) -> bool:
         """Stop waiting; return whether its group will certainly not commit it."""
         with self._lock:
-            self.is_left = True
-            return not self.is_committing
+            self.is_dropped = True
+        self.stop_waiting()
+        return not self.is_committing
 
     def begin(self, now: float) -> None:
         """Begin an attempt. The one before it has certainly committed nothing."""
@@ -88,14 +88,55 @@ class Upsert:
             self.began, self.is_committing, self.token = now, False, None
 
     def announce(self, token: CommitToken | None) -> None:
-        """Note that an attempt is about to commit. If the upsert is left, it must not."""
+        """Note that an attempt is about to commit. If the upsert is dropped, it must not."""
         with self._lock:
-            if not self.is_left:
+            if not self.is_dropped:
                 self.is_committing, self.token = True, token
 
-    def answer(self) -> None:
-        """Let the thread of the upsert continue."""
-        self._answered.put(None)
+    # -- sent to another process --------------------------------------------------------------------------------
+
+    def sent_upsert(self, now: float) -> SentUpsert | None:
+        return SentUpsert(tuple(self.rule.on), self.rule.use_index, max(0.0, self.deadline - now))
+
+    def wait_for_reply(self, clock: Callable[[], float], give_up: Callable[[], None]) -> None:
+        """Wait for longer than the other process lets its own upserts wait, then give up."""
+        while not self.wait(self.patient_until + LONGEST_MERGE - clock()):
+            if clock() >= self.patient_until + LONGEST_MERGE:
+                give_up()
+                self.wait()
+                return
+
+    def count(self, counts: MergeCounts) -> None:
+        self.counts = counts
+
+    def settle(self, committed: Committed) -> None:
+        self.error = None
+        if self.counts is None:
+            self.error = StoreUnavailable(
+                f"the upsert was committed as version {committed.version}, but its committer has not sent its counts"
+            )
+        else:
+            self.done = Changed(committed.version, committed.transaction or None), self.counts
+
+
+def announce(group: Sequence[Upsert], counts: Sequence[MergeCounts], token: CommitToken | None) -> None:
+    """Let the upserts of a group learn that an attempt is about to commit.
+
+    Upserts of other processes are dropped if their process has given up.
+
+    Args:
+        group: The upserts.
+        counts: What each of them inserts and updates.
+        token: The token of the attempt; None if the engine commits without one.
+    """
+    counted = dict(zip(group, counts, strict=True))
+    for asker, theirs in by_asker(group):
+        numbers = [upsert.number for upsert in theirs]
+        if token is not None and not asker.announce(numbers, token, [counted[upsert] for upsert in theirs]):
+            for upsert in theirs:
+                upsert.drop()
+    for upsert in group:
+        upsert.announce(token)
 
 
 def rows_of(upserts: Sequence[Upsert]) -> Any:

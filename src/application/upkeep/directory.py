@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.cloning import Cloning
     from lancekeep.application.rows.committed_tables import CommittedTables
     from lancekeep.application.rows.compactions import Compactions
+    from lancekeep.application.rows.forwarding import Forwarding
     from lancekeep.application.rows.idempotency import IdempotentRequests
     from lancekeep.application.rows.published import PublishedPartitions
     from lancekeep.application.rows.recorded_keys import RecordedKeys
     from lancekeep.application.rows.table_transactions import TableTransactions
+    from lancekeep.application.rows.upserts import Upserts
     from lancekeep.application.rows.versions import Versions
     from lancekeep.application.rows.waiting_writers import WaitingWriters
     from lancekeep.application.rows.writes import Writes
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
     from lancekeep.domain.catalog import CatalogView
     from lancekeep.ports.commit_store import ExternalCommitStore
-    from lancekeep.ports.committers import Committers
+    from lancekeep.ports.committers import Committers, Received
     from lancekeep.ports.manifest_store import ManifestStore
     from lancekeep.ports.table_engine import TableEngine
 
@@ -81,7 +83,7 @@ class Directory:
         properties_at: Returns the properties of the catalog at another root.
         write_snapshot: Writes the entries for native readers; None if native readers see them in any case.
         maintained: Whether this process maintains the tables to which it commits.
-        committers: The processes of this host that commit appends; None if this process commits its own.
+        committers: The processes of this host that commit appends and upserts; None if this process commits its own.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Directory:
         self._file_digest = file_digest
         self._is_maintained = maintained
         self._committers = committers
+        self._forwarding = None if committers is None else self._forwarding_to(committers)
 
     @property
     def commits(self) -> TableCommits:
@@ -270,7 +273,24 @@ class Directory:
     def _appends(self) -> Appends:
         from lancekeep.application.rows.appends import Appends
 
-        return Appends(self.versions, self.engine, self._lines, self._waiting, self._keys, self._committers)
+        return Appends(self.versions, self.engine, self._lines, self._waiting, self._keys, self._forwarding)
+
+    @part
+    def upserts(self) -> Upserts:
+        """The upserts of this process, which share commits."""
+        from lancekeep.application.rows.upserts import Upserts
+
+        return Upserts(self.writes, self.engine, self._forwarding)
+
+    def _forwarding_to(self, committers: Committers) -> Forwarding:
+        from lancekeep.application.rows.forwarding import Forwarding
+
+        def take(received: Received) -> None:
+            wing = self._appends if received.upsert is None else self.upserts
+            wing.take(received)
+
+        retry = self.commits.retry
+        return Forwarding(committers, take, lambda token: self.versions.resolve(token), retry.clock, retry.sleep)
 
     @part
     def _lines(self) -> Lines:
