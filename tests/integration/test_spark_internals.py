@@ -69,6 +69,8 @@ MEMBERS = {
     classes.ARTIFACTS: "getCurrentJobArtifactState",
     classes.CLASS_LOADING: "classIsLoadable",
     classes.COLUMNS: "structTypeToV2Columns",
+    classes.COLUMN_STATISTICS: "fromMap",
+    classes.RELATION: "v1StatsToV2Stats",
     classes.COMPILER: "cook getBytecodes getClassLoader setParentClassLoader",
     classes.PYTHON_SCAN: "toMicroBatchStream",
     classes.PYTHON_SOURCE: "setShortName",

@@ -16,6 +16,7 @@ from lancekeep.entrypoints.spark.sql.alter import constraint_property
 from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.jvm import struct
 from lancekeep.entrypoints.spark.sql.keys import is_key, stated_key, with_key
+from lancekeep.entrypoints.spark.sql.statistics import property_of, stored
 from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN
 from lancekeep.entrypoints.spark.sql.transforms import partition_by
 
@@ -49,7 +50,8 @@ class TableDefinition:
 
         Other properties follow from the columns or show the state of a table.
         """
-        shown = (VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type")
+        shown = {VERSION_SHOWN, STORE_SHOWN, "is_managed_location", "table_type"}
+        shown |= set(map(property_of, stored(self.properties)))
         return {
             name: value for name, value in self.properties.items() if name not in shown and not is_type_property(name)
         }

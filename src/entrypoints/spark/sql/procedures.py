@@ -27,6 +27,7 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
 from lancekeep.entrypoints.spark.sql.partitioned import is_partitioned
 from lancekeep.entrypoints.spark.sql.rows import Rows
+from lancekeep.entrypoints.spark.sql.statistics import analyzed, property_of, stored
 
 NAMESPACE = "system"
 _TYPES = {
@@ -217,6 +218,21 @@ def _fast_forward(call: Call) -> Iterable[Row]:
     yield call["branch"], call.catalog.branches.fast_forward(call.table, call["branch"]).version
 
 
+# -- statistics -----------------------------------------------------------------------------------------------------
+
+
+def _analyze(call: Call) -> Iterable[Row]:
+    table, dataset = call.table, call.catalog.open(call.table)
+    name = ".".join(f"`{part}`" for part in (call.name, *table.names))
+    rows = call.spark.sql(f"SELECT * FROM {name} VERSION AS OF {dataset.version}")
+    found = analyzed(rows, dataset, call["columns"])
+    others = set() if call["columns"] else stored(call.catalog.find_table(table).properties).keys() - found.keys()
+    kept = {property_of(column): each.text for column, each in found.items()}
+    call.catalog.alter_table(table, kept, map(property_of, others))
+    for column, each in found.items():
+        yield column, each.version, each.rows, each.distinct, each.nulls, each.least, each.greatest
+
+
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +251,11 @@ _VERSION = _columns(version=_LONG)
 _VERSIONS = _columns(previous_version=_LONG, version=_LONG)
 
 PROCEDURES: Mapping[str, Definition] = {
+    "analyze": Definition(
+        _TABLE | {"columns": "texts?"},
+        _columns(column=_TEXT, version=_LONG, rows=_LONG, distinct=_LONG, nulls=_LONG, least=_TEXT, greatest=_TEXT),
+        _analyze,
+    ),
     "add_columns": Definition(_TABLE | {"columns": "map"}, _VERSION, _add_columns),
     "cleanup": Definition(
         {"older_than": "span", "table": "text?", "keep": "number?", "grace": "span?", "dry_run": "flag?"},

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
 
 from lancekeep.domain.errors import Unsupported
-from lancekeep.entrypoints.scanning import row_bytes
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
@@ -26,6 +25,7 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.samples import Sample
+from lancekeep.entrypoints.spark.sql.statistics import ColumnStatistics, Statistics
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.top import MOST_ROWS, Order, TopRows, orders_of
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
@@ -63,6 +63,7 @@ class ScanBuilder(Proxy):
         schema: StructType,
         options: Mapping[str, str],
         stream: ToStream,
+        statistics: Mapping[str, ColumnStatistics],
     ) -> None:
         self._jvm = jvm
         self._name = name
@@ -72,6 +73,7 @@ class ScanBuilder(Proxy):
         self._schema = schema
         self._options = options
         self._stream = stream
+        self._statistics = statistics
         self._filters: list[str] = []
         self._pushed: list[Any] = []
         self._limit: int | None = None
@@ -144,7 +146,8 @@ class ScanBuilder(Proxy):
         seen = self._jvm.struct(schema)
         batch = Batch(self._jvm, seen, self._dataset, self._task(self._condition), aggregates)
         require_batch = partial(refuse_options, self._name, self._options)
-        return Scan(self._jvm, seen, batch, self._description(), require_batch, self._to_stream)
+        statistics = partial(Statistics, self._jvm, self._dataset, self._snapshot.identity, schema, self._statistics)
+        return Scan(self._jvm, seen, batch, self._description(), require_batch, self._to_stream, statistics)
 
     @property
     def _condition(self) -> str | None:
@@ -234,12 +237,14 @@ class Scan(DriverScan):
         description: str,
         require_batch: Callable[[], None],
         to_stream: Callable[[Any, str], Any],
+        statistics: Callable[[], Statistics],
     ) -> None:
         super().__init__(jvm, schema)
         self._batch = batch
         self._description = description
         self._require_batch = require_batch
         self._to_stream = to_stream
+        self._estimate = statistics
 
     def description(self) -> str:
         return self._description
@@ -257,47 +262,13 @@ class Scan(DriverScan):
     @cached_property
     def _statistics(self) -> Statistics:
         """Compute the statistics once: Spark asks several times, and they need all fragments."""
-        return Statistics(self._jvm, self._batch._dataset, list(self._schema.fieldNames()))
+        return self._estimate()
 
     def estimateSizeInBytes(self) -> Any:
         return self.estimateStatistics().sizeInBytes()
 
     def reflectsFullyPushedDownFilters(self) -> bool:
         return False
-
-
-class Statistics(Proxy):
-    """Statistics of the columns that are read, from the table's manifest.
-
-    Spark broadcasts small tables in joins. All rows count, whatever the conditions.
-    """
-
-    class Java:
-        implements = (READ + "Statistics",)
-
-    def __init__(self, jvm: Jvm, dataset: Any, names: Sequence[str]) -> None:
-        self._jvm = jvm
-        self._rows = dataset.count_rows()
-        self._size = _size_of(dataset, self._rows, names)
-
-    def sizeInBytes(self) -> Any:
-        optional = self._jvm.java("java.util.OptionalLong")
-        return optional.empty() if self._size is None else optional.of(self._size)
-
-    def numRows(self) -> Any:
-        return self._jvm.java("java.util.OptionalLong").of(self._rows)
-
-    def columnStats(self) -> Any:
-        return self._jvm.map({})
-
-
-def _size_of(dataset: Any, rows: int, names: Sequence[str]) -> int | None:
-    """Return the size of columns in bytes; None if the manifest does not record the sizes of data files."""
-    sizes = [fragment.size for fragment in stored_fragments(dataset)]
-    if None in sizes:
-        return None
-    whole = sum(filter(None, sizes))
-    return min(whole, rows * max(1, row_bytes(dataset.schema, names, whole // max(1, rows))))
 
 
 class Batch(Proxy):

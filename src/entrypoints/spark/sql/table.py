@@ -37,6 +37,7 @@ from lancekeep.entrypoints.spark.sql.row_level import (
     matching,
 )
 from lancekeep.entrypoints.spark.sql.scan import ScanBuilder
+from lancekeep.entrypoints.spark.sql.statistics import stored
 from lancekeep.entrypoints.spark.sql.streams import FORMAT, Streams, given_options
 from lancekeep.entrypoints.spark.sql.write import Insert
 from lancekeep.ports.table_engine import WriteMode, WritePlan
@@ -159,7 +160,8 @@ class SqlTable(_Table, Indexed):
         snapshot = self._snapshot(self._dataset, is_branch=self._branch is not None and self._branch.exists)
         stream = partial(self._streams.read, self._table) if snapshot.branch is None else self._no_stream
         options = given_options(options)
-        return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream)
+        statistics = stored(self._properties)
+        return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream, statistics)
 
     def _snapshot(self, dataset: Any, *, is_branch: bool) -> Snapshot:
         return Snapshot.of(
