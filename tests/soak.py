@@ -379,6 +379,9 @@ SOAK = {
     "tests/integration/test_server_soak.py": {
         "test_clients_of_a_server_that_restarts_lose_and_double_nothing",
     },
+    "tests/integration/test_spark_examples.py": {
+        "test_killed_pipeline_is_completed_and_repeated_without_new_versions",
+    },
     "tests/integration/test_spark_jar.py": {
         "test_sessions_of_connect_share_a_process_that_may_be_killed",
     },

@@ -216,6 +216,8 @@ class SqlTable(_Table, Indexed):
         return plan
 
     def _commit(self, plan: WritePlan, fragments: list[str], after: str | None = None) -> None:
+        if not fragments and plan.mode is WriteMode.APPEND:
+            return  # no row is inserted, as by a MERGE that only inserts and finds all keys
         exactly = after is not None
         if exactly and after != str(plan.read_version):
             raise ConcurrentModification(
