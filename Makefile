@@ -30,8 +30,8 @@ help: ## list the targets
 demo: java $(VENV)/installed-demo ## ingest a year of flights into bronze, silver and gold tables, kill Spark midway, and run it again
 	@$(BIN)/python examples/demo.py
 
-test: java check engines $(VENV)/spark.jsa ## check, then run the tests in 3 processes; more processes, some tests: make test WORKERS=4 ARGS="-k redis"
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --durations=10 $(ARGS)
+test: java check engines $(VENV)/spark.jsa ## check, then run the tests in 4 processes; fewer processes, some tests: make test WORKERS=2 ARGS="-k redis"
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),4) --durations=10 $(ARGS)
 
 quick: $(VENV)/installed-test ## run the unit tests and the port contracts in memory: no Docker, no Java, within a minute
 	@$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --durations=3 --ignore=tests/unit/test_packaging.py \
