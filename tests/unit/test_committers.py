@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lancekeep.adapters.committers import frames, unix
+from lancekeep.adapters.committers import askers, frames, unix
 from lancekeep.adapters.committers.frames import HEAD, Incoming, Malformed
 from lancekeep.adapters.committers.unix import UnixCommitters, _Committer
 from lancekeep.domain import errors
@@ -372,7 +372,7 @@ def test_a_process_holds_a_limited_number_of_bytes(
     pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = pair
-    monkeypatch.setattr(unix, "MOST_HELD", 12 + unix.OVERHEAD)
+    monkeypatch.setattr(askers, "MOST_HELD", 12 + unix.OVERHEAD)
     assert other.send(1)
     assert other.send(2)
     assert other.answer() == ([2], Declined.NOT_TAKEN)

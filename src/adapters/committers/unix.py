@@ -22,25 +22,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Lock, Thread
 from typing import Any, Final
 from uuid import uuid4
 from weakref import WeakSet
 
 import attrs
 
+from lancekeep.adapters.committers.askers import PART, AskerConnection, Taken
 from lancekeep.adapters.committers.frames import (
-    MOST_ROWS_BYTES,
     Incoming,
-    Malformed,
     append_frame,
     append_of,
     counts_of,
     frame,
     numbers_of,
-    reply_frame,
     reply_of,
-    token_frame,
     token_of,
     unknown_reply,
 )
@@ -64,11 +61,8 @@ UNUSED: Final = 2.0
 """Seconds without an append by its own callers after which a process leaves a table to the next process that asks."""
 MOST_TABLES: Final = 256
 """The number of tables for which a process is the committer."""
-MOST_HELD: Final = 64 << 20
-"""The bytes of appends of other processes that a process holds."""
 OVERHEAD: Final = 1 << 10
 """The bytes that an append takes apart from its rows."""
-_PART: Final = 1 << 18
 _BACKLOG: Final = 128
 
 _OPEN: WeakSet[UnixCommitters] = WeakSet()
@@ -100,8 +94,8 @@ class UnixCommitters:
         self._found: dict[ObjectId, _Committer] = {}
         self._committers: dict[str, _Committer] = {}
         self._avoided: dict[str, float] = {}
-        self._askers: set[_Asker] = set()
-        self._taken = _Taken()
+        self._askers: set[AskerConnection] = set()
+        self._taken = Taken()
         self._listener: socket.socket | None = None
         self._is_open, self._is_closed = True, False
         _OPEN.add(self)
@@ -174,7 +168,7 @@ class UnixCommitters:
         for held in self._held.values():
             os.close(held.file)
         self._held.clear()
-        connections: list[_Committer | _Asker] = [*self._committers.values(), *self._askers]
+        connections: list[_Committer | AskerConnection] = [*self._committers.values(), *self._askers]
         for each in connections:
             each.forget()
         self._committers.clear()
@@ -286,12 +280,12 @@ class UnixCommitters:
                     return
                 time.sleep(SILENCE)  # without a free file number; the others wait, or give up
                 continue
-            asker = _Asker(connection, self._take, self._taken)
+            asker = AskerConnection(connection, self._take, self._taken)
             with self._lock:
                 self._askers = {each for each in self._askers if not each.is_gone} | {asker}
             Thread(target=asker.read, name="lancekeep-asker", daemon=True).start()
 
-    def _take(self, asker: _Asker, number: int, message: Mapping[str, Any], content: bytes) -> None:
+    def _take(self, asker: AskerConnection, number: int, message: Mapping[str, Any], content: bytes) -> None:
         """Take an append, or decline it: then its process finds another committer, or commits it itself."""
         try:
             table, rows, key, upsert = append_of(message, content)
@@ -315,110 +309,6 @@ class _Held:
 
     file: int
     used: float
-
-
-class _Taken:
-    """The appends of other processes that are not answered."""
-
-    def __init__(self) -> None:
-        self._changed = Condition()
-        self._sizes: dict[tuple[int, int], int] = {}
-        self._size = 0
-
-    def add(self, asker: _Asker, number: int, size: int) -> bool:
-        """Add an append; return False if too many bytes are held, or the number is in use."""
-        with self._changed:
-            if self._size + size > MOST_HELD or (id(asker), number) in self._sizes:
-                return False
-            self._sizes[id(asker), number] = size
-            self._size += size
-            return True
-
-    def remove(self, asker: _Asker, numbers: Sequence[int]) -> None:
-        """Remove answered appends."""
-        with self._changed:
-            self._size -= sum(self._sizes.pop((id(asker), number), 0) for number in numbers)
-            self._changed.notify_all()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until all are answered, or for some seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._sizes, seconds)
-
-
-class _Asker:
-    """The connection to a process that sends appends."""
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        take: Callable[[_Asker, int, Mapping[str, Any], bytes], None],
-        taken: _Taken,
-    ) -> None:
-        self._connection = connection
-        self._take = take
-        self._taken = taken
-        self._sending = Lock()
-        self.is_gone = False
-
-    def read(self) -> None:
-        """Take the appends that the process sends, until its end."""
-        incoming = Incoming(MOST_ROWS_BYTES)
-        try:
-            while part := self._connection.recv(_PART):
-                incoming.add(part)
-                while (found := incoming.next()) is not None:
-                    message, content = found
-                    if "ping" in message:
-                        self._send(frame({"pong": True}))
-                        continue
-                    number = message.get("append")
-                    if type(number) is not int:
-                        raise Malformed("neither an append nor a ping")
-                    self._take(self, number, message, content)
-        except (OSError, Malformed):
-            pass
-        finally:
-            self.end()
-
-    def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
-        return self._send(token_frame(numbers, token, counts))
-
-    def answer(self, numbers: Sequence[int], reply: Reply) -> None:
-        self._send(reply_frame(numbers, reply))
-        self._taken.remove(self, numbers)
-
-    def decline(self, number: int) -> None:
-        """Answer that an append was not taken."""
-        self._send(reply_frame([number], Declined.NOT_TAKEN))
-
-    def end(self) -> None:
-        """End the connection. Appends that were not answered are dropped before their commit is attempted."""
-        with self._sending:
-            self.is_gone = True
-            with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)  # a thread that reads would keep it open
-            self._connection.close()
-
-    def forget(self) -> None:
-        """Close a connection of the parent process."""
-        self.is_gone, self._sending = True, Lock()
-        self._connection.close()
-
-    def _send(self, content: bytes) -> bool:
-        """Send a frame whole, without waiting; return whether it was sent."""
-        with self._sending:
-            if self.is_gone:
-                return False
-            try:
-                if self._connection.send(content, socket.MSG_DONTWAIT) == len(content):
-                    return True
-            except OSError:
-                pass
-            self.is_gone = True
-            with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)  # the thread that reads closes it
-            return False
 
 
 class _Committer:
@@ -501,7 +391,7 @@ class _Committer:
         try:
             while asked < PATIENCE:
                 try:
-                    part = self._connection.recv(_PART)
+                    part = self._connection.recv(PART)
                 except TimeoutError:
                     if not self._waiting:
                         continue
@@ -549,7 +439,7 @@ class _Committer:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RD)
         with suppress(OSError):  # of the other end; everything that it had sent was read
-            while part := self._connection.recv(_PART):
+            while part := self._connection.recv(PART):
                 self._incoming.add(part)
         try:
             if not fault:

@@ -5,8 +5,8 @@ The methods of `Catalog` with similar names document these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ from lancekeep.application.entries.tables import DEFINITE, Tables
 from lancekeep.application.rows.appends import Appends
 from lancekeep.application.rows.declarations import Declarations
 from lancekeep.application.rows.described_versions import DescribedVersions, HistoryEntry
+from lancekeep.application.rows.diagnosis import Diagnosis
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.row_rules import checked
 from lancekeep.application.rows.version_times import history_name, latest_at
@@ -38,15 +39,9 @@ from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import (
-    AlreadyExists,
     BranchNotFound,
-    CommitRefused,
-    ConcurrentModification,
-    Damaged,
     InvalidInput,
     LancekeepError,
-    NotFound,
-    ObjectNotFound,
     Refused,
     StoreUnavailable,
     TableNotFound,
@@ -61,7 +56,6 @@ from lancekeep.domain.row_rules import Rules
 from lancekeep.domain.stable_row_ids import stated_row_ids, wants_stable_row_ids, with_row_ids
 from lancekeep.domain.table import Table, add_table, find_table, v1_table
 from lancekeep.domain.table_defaults import require_default, with_default
-from lancekeep.format.file_references import names_in
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
 if TYPE_CHECKING:
@@ -100,6 +94,7 @@ class Writes:
         self._declarations = Declarations(ledger, tables, versions)
         self._published = published
         self._appends = appends
+        self._diagnosis = Diagnosis(ledger, places, versions, tables)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -137,7 +132,7 @@ class Writes:
         )
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
-            with self._diagnosed(object_id), self._versions.lines.beside(object_id), checked(reader, rules) as rows:
+            with self._diagnosis.of(object_id), self._versions.lines.beside(object_id), checked(reader, rules) as rows:
                 committed = self._settled(
                     object_id, lambda: self._engine.write(object_id, rows, engine_mode, stable_row_ids=stable)
                 )
@@ -164,7 +159,7 @@ class Writes:
             with self._versions.lines.beside(object_id), checked(appended.reader, rules) as rows:
                 return self._engine.write(object_id, rows, WriteMode.APPEND)
 
-        with self._diagnosed(object_id):
+        with self._diagnosis.of(object_id):
             committed = self._settled(object_id, append)
         self.note(object_id, None, committed)
         return committed
@@ -209,7 +204,7 @@ class Writes:
     def commit_fragments(
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
-        with self._diagnosed(plan.table), self._versions.lines.beside(plan.table):
+        with self._diagnosis.of(plan.table), self._versions.lines.beside(plan.table):
             committed = self._settled(
                 plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
             )
@@ -321,7 +316,7 @@ class Writes:
                 if self._appends.are_recent(object_id):
                     return until_committed().call(lambda: self._commit_rebased(object_id, act))
         announce(None)
-        with self._diagnosed(object_id), self._versions.lines.beside(object_id):
+        with self._diagnosis.of(object_id), self._versions.lines.beside(object_id):
             return self._settled(
                 object_id,
                 lambda: self._engine.change(
@@ -342,7 +337,7 @@ class Writes:
             read[:] = [dataset]
             return act(dataset)
 
-        with self._diagnosed(object_id):
+        with self._diagnosis.of(object_id):
             staged, base = self._engine.stage_change(object_id, noted)
             may_follow = None if admits is None else partial(admits, *read)
             return self._settled(
@@ -449,14 +444,14 @@ class Writes:
 
     def open(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         table = self.with_version(object_id, version, tag, branch)
-        with self._diagnosed(table.id):
+        with self._diagnosis.of(table.id):
             return self._engine.open(table.id, version, tag, branch)
 
     def describe_version(
         self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
     ) -> VersionDetails:
         table = self.with_version(object_id, version, tag, branch)
-        with self._diagnosed(table.id):
+        with self._diagnosis.of(table.id):
             return self._engine.details(table.id, version, tag, branch)
 
     def examine(
@@ -464,7 +459,7 @@ class Writes:
     ) -> Result:
         """Return what ``act`` finds in a version; see `TableEngine.examine`."""
         table = self.with_version(object_id, version, None, branch)
-        with self._diagnosed(table.id):
+        with self._diagnosis.of(table.id):
             return self._engine.examine(table.id, act, version, branch)
 
     def history(
@@ -524,45 +519,3 @@ class Writes:
                 "exist"
             )
         return table
-
-    @contextmanager
-    def _diagnosed(self, object_id: ObjectId) -> Iterator[None]:
-        """Raise the cause with its remedy instead.
-
-        The cause may be a direct commit that the table holds, a lost version, or an unfinished clone.
-        """
-        try:
-            yield
-        except (CommitRefused, ConcurrentModification):
-            with suppress(NotFound, StoreUnavailable):
-                self._ledger.commits.holding.require_none(self._places.dataset_root(self._tables.find(object_id)))
-            raise
-        except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
-            fault = refusal = None
-            with suppress(LancekeepError):  # the original error is raised
-                table = self._tables.find(object_id)
-                fault = self._head_fault(table)
-                refusal = self._versions.unfinished_clones.refusal(table)
-            if refusal is not None:
-                raise refusal from error
-            if fault is None:
-                raise
-            raise Damaged(
-                f"the table {object_id}: {fault}. Put the manifest back from a backup. Without one, `lancekeep repair "
-                f"{self._places.root_uri} --table {object_id} --accept-loss` shows which version it can go back to"
-            ) from error
-
-    def _head_fault(self, table: Table) -> str | None:
-        """Describe the fault of the latest manifest; None if it is readable or absent."""
-        latest = self._ledger.commits.latest(self._places.dataset_root(table))
-        if latest is None:
-            return None
-        try:
-            names_in(self._places.objects.get(latest.path), latest.path)
-        except ObjectNotFound:
-            if self._ledger.commits.final_object(self._places.dataset_root(table), latest.version) is not None:
-                return None  # renamed without the commit store
-            return f"its latest version {latest.version} is lost, because nothing lies at {latest.path!r}"
-        except Damaged as error:
-            return f"its latest version {latest.version} cannot be read: {error}"
-        return None
