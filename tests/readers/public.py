@@ -150,6 +150,7 @@ ROUTES: Mapping[str, str] = {
 
 PROCEDURES: Mapping[str, str] = {
     "add_columns": "change_by_request",
+    "analyze": "needs Spark: test_spark_statistics.py",
     "cleanup": "upkeep",
     "compact": "needs Spark: test_spark_sql_tables.py",
     "create_branch": "create_branch",
