@@ -498,13 +498,15 @@ class Catalog:
         *,
         properties: Mapping[str, str] | None = None,
         stable_row_ids: bool | None = None,
+        location: str | None = None,
     ) -> WritePlan:
         """Return a plan for distributed workers to write fragments. It pickles.
 
         `commit_fragments` commits the fragments as one version; `abandon_write` gives up. Takes the arguments of
-        `write`, and raises its errors.
+        `write`, and raises its errors. ``location`` is the directory of a table that this plan creates, as for
+        `declare_table`.
         """
-        return self._services.writes.begin(ObjectId.of(identifier), schema, mode, properties, stable_row_ids)
+        return self._services.writes.begin(ObjectId.of(identifier), schema, mode, properties, stable_row_ids, location)
 
     def commit_fragments(
         self,

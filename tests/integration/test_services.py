@@ -37,6 +37,21 @@ def stored(catalog: lancekeep.Catalog) -> Any:
     return lance.dataset(catalog.describe_table("ns.t").uri)
 
 
+def test_a_write_creates_its_table_at_a_location(catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("ns")
+    for mode in ("create", "overwrite"):
+        plan = catalog.begin_write("ns.t", ROWS.schema, mode, location="places/here")
+        catalog.abandon_write(plan)
+    assert catalog.list_tables("ns") == []
+    plan = catalog.begin_write("ns.t", ROWS.schema, "overwrite", location="places/here")
+    catalog.commit_fragments(plan, lance.fragment.write_fragments(ROWS, plan.uri, mode="append"))
+    assert stored(catalog).uri.endswith("/lake/places/here")
+    for mode in ("append", "overwrite"):
+        with pytest.raises(lancekeep.InvalidInput, match=r"the table ns\.t exists and keeps its directory"):
+            catalog.begin_write("ns.t", ROWS.schema, mode, location="places/there")
+    assert (stored(catalog).to_table(), stored(catalog).version) == (ROWS, 1)
+
+
 @pytest.mark.parametrize("named", ["ns.t", ["ns", "t"], lancekeep.ObjectId.of("ns.t")], ids=["text", "list", "id"])
 def test_services_accept_each_spelling_of_an_identifier(catalog: lancekeep.Catalog, named: lancekeep.ObjectId) -> None:
     catalog.create_namespace("ns")

@@ -165,7 +165,6 @@ def test_refused_definition_creates_no_table(lake: Lake) -> None:
         ("(id INT) CLUSTERED BY (id) INTO 4 BUCKETS", "leave PARTITIONED BY or CLUSTERED BY out"),
         ("(id INT) CLUSTER BY (id)", "CLUSTER BY is not supported"),
         ("(id INT) USING parquet", "USING parquet: tables here are Lance tables"),
-        ("(id INT) LOCATION '/tmp/x'", "LOCATION of a table is not supported"),
         ("(id INT) OPTIONS ('x' = 'y')", "there is no option x"),
         ("(id INT, CHECK (upper(id) = 'A'))", "not every writer can evaluate it"),
         ("(id INT, CHECK (other > 3))", "other"),

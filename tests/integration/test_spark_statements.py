@@ -138,6 +138,12 @@ class Lakes:
             self._current = lake, lake.state()
         return self._current
 
+    def listing(self) -> Lake:
+        """Return an empty catalog of the first specification, which keeps no entries."""
+        name, directory = f"statements{next(self._numbers)}", self._directory / "listing"
+        catalog = lancekeep.spark.install(self._spark, name, str(directory), mode="v1")
+        return Lake(self._spark, name, catalog)
+
     def _copy(self) -> Lake:
         name = f"statements{next(self._numbers)}"
         shutil.copytree(self._directory / "template", self._directory / name)
@@ -174,3 +180,60 @@ def test_statement_is_done_or_refused(lakes: Lakes, statement: str, kind: str) -
         assert not isinstance(refusal.value, PythonException)  # a refusal, no crash of a task
         assert str(refusal.value)
     assert lake.state() == before
+
+
+def test_location_places_a_new_table_in_an_empty_directory_of_the_root(lakes: Lakes) -> None:
+    lake, before = lakes.fresh()
+    root = Path(lake.catalog.root_uri.removeprefix("file://"))
+    (root / "full").mkdir()
+    (root / "full" / "report.txt").write_text("kept")
+    taken = lance.dataset(lake.catalog.describe_table("ns.t").uri).uri.removeprefix("file://")
+    for clause, error in [
+        (
+            f"(k INT) LOCATION '{root}-other/t'",
+            "inside the root .* an empty directory below the root",
+        ),
+        (f"(k INT) LOCATION '{root}/../t'", "not a relative path inside the root"),
+        ("(k INT) LOCATION 's3://bucket/lake/t'", "not a relative path inside the root"),
+        (f"(k INT) LOCATION '{root}'", "not a relative path inside the root"),
+        (f"(k INT) LOCATION '{root}/__manifest/t'", "reserved for the catalog"),
+        (f"(k INT) LOCATION '{taken}'", "overlaps the directory of the table ns.t"),
+        (f"(k INT) LOCATION '{taken}/data'", "overlaps the directory of the table ns.t"),
+        (f"(k INT) LOCATION '{root}/full'", "files lie in 'full' already"),
+        (f"LOCATION '{root}/full' AS SELECT 1 AS k", "files lie in 'full' already"),
+    ]:
+        with pytest.raises(PySparkException, match=error):
+            lake.run(f"CREATE TABLE IF NOT EXISTS {{r}} {clause}", "missing")
+    with pytest.raises(PySparkException, match="EXTERNAL of a table is not supported"):
+        lake.run(f"CREATE EXTERNAL TABLE {{r}} (k INT) LOCATION '{root}/sales/eu 1'", "missing")
+    with pytest.raises(PySparkException, match="REPLACE TABLE keeps the directory of a table"):
+        lake.run(f"CREATE OR REPLACE TABLE {{r}} (k INT) LOCATION '{root}/sales/eu 1'", "table")
+    with pytest.raises(PySparkException, match="is not true"):
+        lake.run("CREATE TABLE {r} LOCATION 'sales/eu 1' AS SELECT assert_true(false) AS k", "missing")
+    assert lake.state() == before
+    assert not list(root.rglob(".lance-reserved"))
+    assert (root / "full" / "report.txt").read_text() == "kept"
+
+    lake.run(f"CREATE TABLE {{r}} (k INT) LOCATION '{root}/sales/eu 1'", "missing")
+    lake.run("INSERT INTO {r} VALUES (1)", "missing")
+    place = root / "sales" / "eu 1"
+    assert lance.dataset(str(place)).to_table().to_pylist() == [{"k": 1}]
+    shown = lake.spark.sql(f"SHOW CREATE TABLE {lake.name}.ns.missing").collect()[0][0]
+    lake.run("DROP TABLE {r}", "missing")
+    assert not place.exists()
+    lake.spark.sql(shown)
+    lake.run(f"CREATE OR REPLACE TABLE {{r}} LOCATION '{place}' AS SELECT 2 AS k", "missing")
+    assert lance.dataset(str(place)).to_table().to_pylist() == [{"k": 2}]
+    lake.run("CREATE TABLE {r}_2 LIKE {r} LOCATION 'sales/us'", "missing")
+    assert lake.catalog.find_table("ns.missing_2").location == "sales/us"
+
+
+def test_location_in_a_directory_without_entries_is_the_name_of_the_table(lakes: Lakes) -> None:
+    lake = lakes.listing()
+    root = lake.catalog.root_uri
+    for place in ("sales/t", "u.lance"):
+        with pytest.raises(PySparkException, match=r"stores each table in \{name\}\.lance"):
+            lake.spark.sql(f"CREATE TABLE {lake.name}.t (k INT) LOCATION '{root}/{place}'")
+    assert lake.catalog.list_tables() == []
+    lake.spark.sql(f"CREATE TABLE {lake.name}.t (k INT) LOCATION '{root}/t.lance'")
+    assert "LOCATION" not in lake.spark.sql(f"SHOW CREATE TABLE {lake.name}.t").collect()[0][0]

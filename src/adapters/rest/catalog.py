@@ -42,7 +42,14 @@ from lancekeep.application.rows.table_structure import TableStructure
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.version_times import Times, history_name, latest_at, time_of_manifest
 from lancekeep.application.rows.views import Views
-from lancekeep.application.rows.write_checks import Announce, after_checks, mode_of, unannounced, until_committed
+from lancekeep.application.rows.write_checks import (
+    Announce,
+    after_checks,
+    mode_of,
+    require_no_location,
+    unannounced,
+    until_committed,
+)
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.application.upkeep.services import UpkeepService
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
@@ -211,10 +218,11 @@ class RestWrites:
         mode: str,
         properties: Mapping[str, str] | None,
         stable_row_ids: bool | None = None,
+        location: str | None = None,
     ) -> WritePlan:
         write_mode = mode_of(mode)
         stated = stated_row_ids(properties, stable_row_ids)
-        declared = self._declares_for(object_id, write_mode, properties, stated)
+        declared = self._declares_for(object_id, write_mode, properties, stated, location)
         latest = self._entries.latest(object_id)
         if latest is None and write_mode is WriteMode.APPEND:
             raise TableNotFound(
@@ -425,16 +433,22 @@ class RestWrites:
         return self._engines(object_id, texts_of(found.get("storage_options"))), found
 
     def _declares_for(
-        self, object_id: ObjectId, mode: WriteMode, properties: Mapping[str, str] | None, stable: bool | None
+        self,
+        object_id: ObjectId,
+        mode: WriteMode,
+        properties: Mapping[str, str] | None,
+        stable: bool | None,
+        location: str | None = None,
     ) -> bool:
         new = with_row_ids(properties, stable)
         if mode is WriteMode.CREATE:
-            self._entries.declare(object_id, new, None)
+            self._entries.declare(object_id, new, location)
             return True
         if mode is WriteMode.OVERWRITE and not self._entries.exists(object_id):
             with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
-                self._entries.declare(object_id, new, None)
+                self._entries.declare(object_id, new, location)
                 return True
+        require_no_location(object_id, location)
         if properties:
             raise InvalidInput(f"the table {object_id} exists; properties are given when a table is created")
         if stable is not None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.versions import Versions
+from lancekeep.application.rows.write_checks import require_no_location
 from lancekeep.domain.errors import InvalidInput, TableAlreadyExists
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.properties import checked_properties
@@ -32,6 +33,7 @@ class Declarations:
         stable: bool | None,
         *,
         replaces: bool = False,
+        location: str | None = None,
     ) -> tuple[bool, Rules, bool]:
         """Declare the table that a write needs.
 
@@ -41,16 +43,18 @@ class Declarations:
             properties: The properties of the table to declare.
             stable: Whether the caller wants stable row ids; None if the caller leaves it open.
             replaces: Accept properties for an existing table; the write replaces its properties.
+            location: The directory of the table to declare, as for `Catalog.declare_table`.
 
         Returns:
             Whether this call declared the table, the rules of the rows to write, and whether a first version has stable
             row ids.
         """
         if mode is WriteMode.CREATE:
-            return self._declare(object_id, properties, stable)
+            return self._declare(object_id, properties, stable, location)
         if mode is WriteMode.OVERWRITE and not self._tables.exists(object_id):
             with suppress(TableAlreadyExists):  # another writer was faster; this write overwrites its rows
-                return self._declare(object_id, properties, stable)
+                return self._declare(object_id, properties, stable, location)
+        require_no_location(object_id, location)
         table = self._tables.find(object_id)
         if mode is WriteMode.OVERWRITE:
             self._versions.unfinished_clones.refuse(table)
@@ -64,11 +68,11 @@ class Declarations:
         return False, table.rules, wants
 
     def _declare(
-        self, object_id: ObjectId, properties: Mapping[str, str] | None, stable: bool | None
+        self, object_id: ObjectId, properties: Mapping[str, str] | None, stable: bool | None, location: str | None
     ) -> tuple[bool, Rules, bool]:
         """Declare a table; return what `declare_for` does."""
         stores = self._ledger.guarantees.properties
-        table = self._tables.declare(object_id, with_row_ids(properties, stable) if stores else properties, None)
+        table = self._tables.declare(object_id, with_row_ids(properties, stable) if stores else properties, location)
         return True, rules_of(properties or {}), stable or wants_stable_row_ids(table.properties)
 
     def require_row_ids(self, object_id: ObjectId, stable: bool | None) -> None:

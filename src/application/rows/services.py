@@ -37,6 +37,7 @@ class WriteService(Protocol):
         mode: str,
         properties: Mapping[str, str] | None,
         stable_row_ids: bool | None = None,
+        location: str | None = None,
     ) -> WritePlan: ...
 
     def commit_fragments(

@@ -8,6 +8,7 @@ from typing import Any
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, VersionTaken
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.row_rules import Rules
 from lancekeep.ports.table_engine import WriteMode
 
@@ -41,6 +42,15 @@ def mode_of(mode: str) -> WriteMode:
         return WriteMode(mode)
     except ValueError:
         raise InvalidInput(f"unknown write mode {mode!r}; choose create, append or overwrite") from None
+
+
+def require_no_location(object_id: ObjectId, location: str | None) -> None:
+    """Check that no location is given for a table that exists."""
+    if location is not None:
+        raise InvalidInput(
+            f"the table {object_id} exists and keeps its directory; a location is given when a table is created. "
+            "`lancekeep relocate` moves a table."
+        )
 
 
 def is_stream(data: Any) -> bool:

@@ -171,6 +171,7 @@ class Writes:
         mode: str,
         properties: Mapping[str, str] | None,
         stable_row_ids: bool | None = None,
+        location: str | None = None,
     ) -> WritePlan:
         refuse_to_share()
         write_mode = mode_of(mode)
@@ -179,7 +180,9 @@ class Writes:
         if write_mode is WriteMode.OVERWRITE:
             self._require_columns(object_id, schema)
         stated = stated_row_ids(properties, stable_row_ids)
-        declared, _, stable = self._declarations.declare_for(object_id, write_mode, properties, stated)
+        declared, _, stable = self._declarations.declare_for(
+            object_id, write_mode, properties, stated, location=location
+        )
         table = self._tables.find(object_id)
         if not declared:
             self._versions.require_one_scheme(table)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import attrs
 
@@ -404,7 +405,34 @@ class SqlCatalog(ViewCatalog):
         if wanted.by:
             require_partitioned(name, table, wanted, replaces=replaces)
             return StagedPartitions(self._jvm, name, self._catalog, wanted)
-        return StagedTable(self._jvm, name, self._catalog, table, wanted.schema, wanted.kept, replaces=replaces)
+        if replaces and wanted.location is not None:
+            self._require_there(table, wanted.location)
+            wanted = attrs.evolve(wanted, location=None)
+        return self._staged(table, wanted, replaces=replaces)
+
+    def _require_there(self, table: ObjectId, location: str) -> None:
+        """Check that a table to replace is at a location."""
+        uri = self._catalog.describe_table(table).uri
+        wanted = {location, f"file://{location}", f"{unquote(self._catalog.root_uri).rstrip('/')}/{location}"}
+        if wanted.isdisjoint((uri, unquote(uri))):
+            raise Unsupported(
+                f"{self._shown(table)} is at {uri}, and REPLACE TABLE keeps the directory of a table; found the "
+                f"LOCATION {location!r}. Leave LOCATION out; `lancekeep relocate` moves a table."
+            )
+
+    def _staged(self, table: ObjectId, wanted: TableDefinition, *, replaces: bool) -> StagedTable:
+        name, location = self._shown(table), wanted.location
+        try:
+            return StagedTable(
+                self._jvm, name, self._catalog, table, wanted.schema, wanted.kept, location, replaces=replaces
+            )
+        except (InvalidInput, TableAlreadyExists) as error:
+            if location is None or self._catalog.table_exists(table):
+                raise
+            raise InvalidInput(
+                f"{name} cannot be at the LOCATION {location!r}: {str(error).rstrip('.')}. Name an empty directory "
+                f"below the root {self._catalog.root_uri}, or leave LOCATION out"
+            ) from error
 
     def _create(self, identifier: Any, wanted: TableDefinition) -> SqlTable | PartitionedTable:
         table = object_id(identifier)
@@ -415,7 +443,15 @@ class SqlCatalog(ViewCatalog):
             require_partitioned(self._shown(table), table, wanted, replaces=False)
             self._catalog.partitions.create(wanted.schema, wanted.by)
             return PartitionedTable(self._jvm, self._shown(table), self._catalog)
-        self._catalog.write(table, wanted.schema.empty_table(), properties=wanted.kept)
+        if wanted.location is None:
+            self._catalog.write(table, wanted.schema.empty_table(), properties=wanted.kept)
+        else:
+            staged = self._staged(table, wanted, replaces=False)
+            try:
+                staged.commitStagedChanges()
+            except Exception:
+                staged.abortStagedChanges()
+                raise
         return self._table(table, None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------

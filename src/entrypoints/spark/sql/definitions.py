@@ -24,6 +24,13 @@ _PROVIDERS = (PROVIDER, "lance")
 _HIVE = ("hive.stored-as", "hive.input-format", "hive.output-format", "hive.serde")
 """The properties that Spark makes of the clauses for files of Hive."""
 
+_CLAUSES = {
+    "LOCATION": "a namespace has no directory, and CREATE TABLE … LOCATION chooses the directory of a table",
+    "EXTERNAL": "DROP TABLE removes the rows of each table. LOCATION chooses a directory below the root of the "
+    "catalog, and CALL system.register_table enters a Lance table that is below the root",
+    "COLLATION": "texts have the order of their bytes",
+}
+
 
 @attrs.frozen
 class TableDefinition:
@@ -33,11 +40,13 @@ class TableDefinition:
         columns: The columns.
         properties: The properties, also those that define types.
         by: How its rows are partitioned; nothing for other tables.
+        location: The directory that the statement chooses, as `Catalog.declare_table` takes it, or None.
     """
 
     columns: StructType
     properties: Mapping[str, str]
     by: Sequence[PartitionBy]
+    location: str | None
 
     @property
     def schema(self) -> Any:
@@ -66,14 +75,24 @@ class TableDefinition:
         """
         by = partition_by(info.partitions())
         columns = struct(info.schema())
-        properties = stated(info.properties(), "a table") | stated_expressions(columns)
+        given = dict(info.properties())
+        location = given.pop("location", None)
+        properties = stated(given, "a table") | stated_expressions(columns)
         for constraint in info.constraints():
             if is_key(constraint):
                 columns = with_key(columns, stated_key(constraint))
             else:
                 properties |= constraint_property(constraint)
         require_evaluable(stored_schema(columns, properties), rules_of(properties))
-        return TableDefinition(columns, properties, by)
+        return TableDefinition(columns, properties, by, None if location is None else _chosen(location))
+
+
+def _chosen(location: str) -> str:
+    """Return a location without the spellings of Hadoop, which Spark adds to a path or a user writes."""
+    scheme, colon, path = location.partition(":")
+    if colon and scheme == "file":
+        return f"/{path.lstrip('/')}"
+    return f"s3:{path}" if colon and scheme in ("s3a", "s3n") else location
 
 
 def stated(properties: Any, of_what: str) -> dict[str, str]:
@@ -91,12 +110,9 @@ def stated(properties: Any, of_what: str) -> dict[str, str]:
             f"USING {provider}: tables here are Lance tables. Leave USING out or say USING {PROVIDER}. saveAsTable "
             f"names Spark's default where nothing is said: say format('{PROVIDER}'), or use writeTo"
         )
-    for clause, name in (("LOCATION", "location"), ("EXTERNAL", "external"), ("COLLATION", "collation")):
-        if name in given:
-            raise Unsupported(
-                f"{clause} of {of_what} is not supported: the catalog chooses where things lie, and "
-                "catalog.register_table enters tables that lie below its root already. Leave it out."
-            )
+    for clause, advice in _CLAUSES.items():
+        if clause.lower() in given:
+            raise Unsupported(f"{clause} of {of_what} is not supported: {advice}. Leave it out.")
     if any(name.startswith(_HIVE) for name in given):
         raise Unsupported(
             "STORED AS, INPUTFORMAT and ROW FORMAT are not supported: tables here are Lance tables. Leave them out, or "

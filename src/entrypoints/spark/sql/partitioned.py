@@ -303,9 +303,9 @@ def require_partitioned(name: str, table: ObjectId, wanted: TableDefinition, *, 
             "root. Create it with PARTITIONED BY in a catalog of its own. To find rows of other tables, leave "
             "PARTITIONED BY or CLUSTERED BY out, and use CREATE INDEX."
         )
-    if wanted.kept or key_of(wanted.schema):
-        what = ", ".join(wanted.kept) or "PRIMARY KEY"
+    if wanted.kept or key_of(wanted.schema) or wanted.location is not None:
+        what = ", ".join(wanted.kept) or ("PRIMARY KEY" if wanted.location is None else "LOCATION")
         raise Unsupported(
-            f"{name}: a partitioned table has no properties, defaults, rules and keys of its own; found {what}. Leave "
-            "them out. ALTER NAMESPACE sets the properties of the catalog."
+            f"{name}: a partitioned table has no properties, defaults, rules, keys and location of its own; found "
+            f"{what}. Leave them out. ALTER NAMESPACE sets the properties of the catalog."
         )

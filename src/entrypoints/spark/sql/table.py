@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import attrs
 import pyarrow as pa
@@ -45,6 +47,10 @@ from lancekeep.ports.table_engine import WriteMode, WritePlan
 PROVIDER = FORMAT
 VERSION_SHOWN, STORE_SHOWN = "lancekeep.version", "lancekeep.commit_store"
 """Properties that show a table's state in DESCRIBE; they are not part of its definition."""
+
+_NAMED = re.compile(r"(\w+://.*/)?([0-9a-f]{8}_[^/]+|[^/]+\.lance|([^/]+/)?[^/]+\.db/[^/]+)")
+"""The directories that catalogs choose, relative to the root, or as the URIs of a server. SHOW CREATE TABLE shows any
+other directory as the LOCATION of the table."""
 
 
 class _Table(Relation, Unmetered, ABC):
@@ -133,7 +139,11 @@ class SqlTable(_Table, Indexed):
         branch: Branch | None = None,
     ) -> None:
         described = catalog.describe_table(table)
-        shown = {"location": described.uri, "is_managed_location": "true", VERSION_SHOWN: str(dataset.version)}
+        named = _NAMED.fullmatch(described.uri.removeprefix(f"{catalog.root_uri.rstrip('/')}/"))
+        shown = {"location": described.uri, VERSION_SHOWN: str(dataset.version)}
+        shown["is_managed_location"] = "true" if named else "false"
+        if not named and described.uri.startswith("file:"):
+            shown["location"] = unquote(described.uri)  # Spark reads the path of a LOCATION literally
         if described.managed:
             shown[STORE_SHOWN] = directory_of(catalog).commits.rows.url
         super().__init__(jvm, name, dataset.schema, {**described.properties, **shown})
@@ -278,6 +288,7 @@ class StagedTable(_Table):
         table: ObjectId,
         schema: pa.Schema,
         properties: Mapping[str, str],
+        location: str | None = None,
         *,
         replaces: bool,
     ) -> None:
@@ -295,6 +306,7 @@ class StagedTable(_Table):
             mode.value,
             properties=None if replaces else properties,
             stable_row_ids=stated_row_ids(properties),
+            location=location,
         )
         self._plan = attrs.evolve(plan, rules=rules_of(properties))
 
