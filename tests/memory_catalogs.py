@@ -34,7 +34,7 @@ TRANSACTION = "_transactions/1-6f1c1c1e-0000-4000-8000-000000000002.txn"
 class World:
     """A catalog below ``lake/`` without a table engine; by default as in compatibility mode."""
 
-    def __init__(self, guarantees: ManifestStoreGuarantees = COMPATIBLE) -> None:
+    def __init__(self, guarantees: ManifestStoreGuarantees = COMPATIBLE, *, managed: bool = False) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self.objects = MemoryObjectStore(clock=lambda: self.time)
         self.manifest = MemoryManifestStore(guarantees)
@@ -54,7 +54,7 @@ class World:
             places,
             self.manifest,
             lambda versions: no_engine,
-            managed=False,
+            managed=managed,
             new_id=lambda: f"{next(entropy):032x}",
             file_digest=no_engine,
             open_rows=lambda _: self.rows,

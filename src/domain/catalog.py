@@ -87,6 +87,8 @@ class ManifestStoreGuarantees:
             files. Otherwise a table is the directory ``{name}.lance``.
         lists_directories: Each directory ``{name}.lance`` in the root is a table, also without an entry (directory
             namespace V1, "V1: Directory Listing").
+        marks_declared: The directory of a declared table has a marker, because other readers or writers of the
+            directory need it. Otherwise the entry alone declares a table in a new directory.
         names: A regular expression for the names that the store can hold. None: any name of an identifier.
         permanent: The ids of namespaces that always exist, also in an empty catalog, and cannot be dropped.
         home: What errors call the store, with an article.
@@ -101,6 +103,7 @@ class ManifestStoreGuarantees:
     properties: bool = True
     locations: bool = True
     lists_directories: bool = False
+    marks_declared: bool = True
     names: str | None = None
     permanent: frozenset[str] = frozenset()
     home: str = "a catalog"

@@ -41,8 +41,9 @@ from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProper
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, LancekeepError, Refused, Unsupported
 from lancekeep.domain.home_copy import COPY_PROPERTY, all_entries, copied
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity
+from lancekeep.domain.managed import MANAGED, STORAGE
 from lancekeep.domain.manifest_entry import ManifestEntry
-from lancekeep.domain.table import Table
+from lancekeep.domain.table import RESERVED_MARKER, Table
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.hive.messages import Database
 
@@ -125,6 +126,37 @@ def test_catalog_moves_to_postgresql_and_back(lake: str, postgres: Callable[[], 
     assert connect(lake, mode).upkeep.fsck(grace=0).findings == ()
     with pytest.raises(Refused, match="holds a catalog whose entries are in the directory"):
         connect(lake, url)
+
+
+def test_declared_table_without_a_directory_gets_one_for_native_writers(
+    lake: str, postgres: Callable[[], str], tmp_path: Path
+) -> None:
+    url, rows = postgres(), f"sqlite://{tmp_path}/commits.db"
+    with lancekeep.connect(lake, manifest_store=url, commit_store=rows, storage_options=FAST) as catalog:
+        place = Path(lake, catalog.declare_table("t").location)
+        assert not place.exists()
+        by_storage = catalog.declare_table("by_storage", {MANAGED: STORAGE})
+        assert Path(lake, by_storage.location, RESERVED_MARKER).exists(), "no row tells whether it had versions"
+        catalog.declare_table("altered")
+        catalog.alter_table("altered", {MANAGED: STORAGE})
+        assert catalog.upkeep.fsck(grace=0).findings == ()
+        catalog.write("u", ROWS)
+        lost = Path(lake, catalog.find_table("u").location)
+        lost.rename(tmp_path / "elsewhere")
+        with pytest.raises(Refused, match=r"u: its directory .* holds nothing"):
+            copy(lake, url, "v2")
+        catalog.drop_table("u")
+    assert copy(lake, url, "v2").done
+    assert [each.name for each in place.iterdir()] == [RESERVED_MARKER]
+    assert connect(lake, "v2").upkeep.fsck(grace=0).findings == ()
+    NativeNamespace(root=lake, dir_listing_enabled="false").drop_table(api.DropTableRequest(id=["t"]))
+    assert not place.exists()
+
+
+def test_declared_table_whose_versions_are_in_the_storage_is_marked(lake: str, postgres: Callable[[], str]) -> None:
+    url, rows = postgres(), "conditional-put://"
+    with lancekeep.connect(lake, manifest_store=url, commit_store=rows, storage_options=FAST) as catalog:
+        assert Path(lake, catalog.declare_table("t").location, RESERVED_MARKER).exists()
 
 
 def test_catalog_moves_between_two_databases(lake: str, postgres: Callable[[], str]) -> None:
@@ -228,6 +260,12 @@ def test_table_without_files_is_refused_before_anything_is_written(lake: str, po
     with pytest.raises(Refused, match=r"t: its directory .* holds nothing"):
         copy(lake, "v2", postgres())
     catalog.create_namespace("still_here")
+    location.with_name("elsewhere").rename(location)
+    url = postgres()
+    copy(lake, "v2", url)
+    location.rename(location.with_name("elsewhere"))
+    with pytest.raises(Refused, match=r"t: its directory .* holds nothing"):
+        copy(lake, url, "v2")
 
 
 def test_table_that_is_dropped_while_the_plan_is_made_is_no_obstacle(

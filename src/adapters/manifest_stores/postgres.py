@@ -124,7 +124,7 @@ class PostgresManifestStore:
     """
 
     options: ClassVar[frozenset[str]] = OPTIONS | {CATALOG}
-    guarantees = ManifestStoreGuarantees(home="a catalog in PostgreSQL")
+    guarantees = ManifestStoreGuarantees(marks_declared=False, home="a catalog in PostgreSQL")
     history = None
 
     def __init__(

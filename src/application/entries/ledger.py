@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
@@ -21,6 +22,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.home_copy import MOVING_PROPERTY, require_home
 from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.managed import DIRECT_COMMITS, HOLD, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
 from lancekeep.ports.manifest_store import ForeseeingManifestStore
@@ -252,6 +254,24 @@ class Ledger:
     def holds(self, table: Table) -> bool:
         """Return whether a table holds direct commits."""
         return self.managed and holds(table.properties)
+
+    def marks(self, table: Table) -> bool:
+        """Return whether a declaration of a table writes a marker into the directory.
+
+        Without a marker, only the rows of a commit store tell a declared table from a table that has lost its files.
+        """
+        return self._marks_all or by_storage(table.properties)
+
+    def may_be_empty(self, root: DatasetRoot) -> bool:
+        """Return whether the directory of a table may be empty: no version is known."""
+        if self._marks_all:
+            return False
+        latest = self.commits.retry.call(partial(self.commits.rows.stored.unchecked_latest, root.base_uri))
+        return latest is None or latest.moved_to is not None
+
+    @property
+    def _marks_all(self) -> bool:
+        return self.guarantees.marks_declared or not self.managed or self.commits.rows.guarantees.derived
 
     def require_manager(self, properties: Mapping[str, str | None]) -> None:
         """Check that the manager that properties name can manage tables of this catalog.

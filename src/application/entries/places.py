@@ -7,7 +7,7 @@ from contextlib import suppress
 from urllib.parse import unquote
 
 from lancekeep.application.entries.outside import OutsideDirectory, nowhere
-from lancekeep.domain.directory_contents import foreign_files
+from lancekeep.domain.directory_contents import foreign_files, is_mark
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
@@ -187,11 +187,16 @@ class Places:
         return next(self.objects.list(self.key(table) + "/"), None) is not None
 
     def is_foreign(self, table: Table) -> bool:
-        """Return whether a directory without a version has only foreign files.
+        """Return whether the files of a directory without a version are not Lance's.
 
-        A declared table has a marker.
+        A file that Lance or Lancekeep wrote, such as the marker of a declared table, proves the contrary.
         """
-        return self.objects.head(self.reserved_marker(table)) is None and self.is_occupied(table)
+        below, is_empty = self.key(table) + "/", True
+        for info in self.objects.list(below):
+            if is_mark(info.key.removeprefix(below)):
+                return False
+            is_empty = False
+        return not is_empty
 
     def contents(self, root: DatasetRoot) -> list[str]:
         """Return the keys in a table's directory, including unfinished uploads."""

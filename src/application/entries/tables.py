@@ -76,8 +76,8 @@ class Description(Shown):
 class Declaration:
     """A table to declare; see `Catalog.declare_table`.
 
-    Its directory is reserved by a marker with the content ``marker``. A clone has the rows, and the row ids, of another
-    table.
+    If its directory has a marker, ``marker`` is the content of the marker. A clone has the rows, and the row ids, of
+    another table.
     """
 
     id: ObjectId
@@ -296,7 +296,8 @@ class Tables:
     def reserve(self, table: Table, chosen: bool, content: bytes = MARKER_CONTENT) -> Table:
         """Reserve an empty directory for a table.
 
-        The writer that creates the marker in the directory owns it.
+        The writer that creates the marker in the directory owns it. A new directory may need no marker (ADR 138): its
+        name is random, and the entry owns it.
 
         Args:
             table: The table, at the location to reserve.
@@ -320,11 +321,9 @@ class Tables:
                     "`lancekeep fsck` says what they are."
                 )
             table = attrs.evolve(table, location=self._places.new_location(table.id))
-        objects, marker = self._places.objects, self._places.reserved_marker(table)
-        if not objects.guarantees.atomic_create:
-            objects.put(marker, content)
-        elif not objects.put_if_absent(marker, content):
-            raise TableAlreadyExists(f"{table.id}: another writer has just taken the directory {table.location!r}")
+        is_new = chosen and table.location.endswith(f"_{table.id.key}")
+        if content or not is_new or self._ledger.marks(table):
+            self._mark(table, content)
         if self._ledger.managed:
             root = self._places.dataset_root(table)
             if not hashed:
@@ -334,6 +333,13 @@ class Tables:
             if self._ledger.holds(table):
                 self._ledger.commits.holding.hold(root)
         return table
+
+    def _mark(self, table: Table, content: bytes) -> None:
+        objects, marker = self._places.objects, self._places.reserved_marker(table)
+        if not objects.guarantees.atomic_create:
+            objects.put(marker, content)
+        elif not objects.put_if_absent(marker, content):
+            raise TableAlreadyExists(f"{table.id}: another writer has just taken the directory {table.location!r}")
 
     @once(Table)
     def register(

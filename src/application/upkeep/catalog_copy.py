@@ -12,6 +12,7 @@ from functools import partial
 
 import attrs
 
+from lancekeep.application.concurrency import all_alongside
 from lancekeep.application.entries.clones import Clones
 from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.entries.places import Places
@@ -59,6 +60,7 @@ from lancekeep.domain.home_copy import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY, identity_in
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.table import MARKER_CONTENT, Table
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision
 
@@ -100,7 +102,7 @@ class HomeCopy:
         self._ended = False  # whether this process gave the copy up
         self._alone = False  # whether no other process has entered tables in a server
         self._retry = ledger.commits.retry
-        self._obstacles = Obstacles(places, source, target, self._retry)
+        self._obstacles = Obstacles(ledger, places, source, target)
 
     # -- the whole ----------------------------------------------------------------------------------------------
 
@@ -307,9 +309,19 @@ class HomeCopy:
                         )
                     if guarantees.shared and target.find(change.entry.object_id) is None:
                         self._entered.add(change.entry.object_id)
+            if guarantees.marks_declared and not self._source.store.guarantees.marks_declared:
+                put = (change.entry for change in batch if isinstance(change, Put))
+                list(all_alongside(self._mark_declared, (entry for entry in put if entry.object_type == TABLE)))
             self._apply(self._target, partial(copied, ends=self._ends, copier=self._copier, changes=batch))
             made += len(batch)
         return made
+
+    def _mark_declared(self, entry: ManifestEntry) -> None:
+        """Give an empty directory the marker of a declared table."""
+        table = Table.from_entry(entry)
+        objects, marker = self._places.objects, self._places.reserved_marker(table)
+        if not self._retry.call(partial(self._places.is_occupied, table)):
+            self._retry.call(partial(objects.put, marker, MARKER_CONTENT))
 
     def _changes(self, view: CatalogView, target: CatalogView, ids: Sequence[str] | None) -> Iterator[Change]:
         guarantees = self._target.store.guarantees

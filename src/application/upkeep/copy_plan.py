@@ -10,9 +10,8 @@ from typing import TypeVar
 import attrs
 
 from lancekeep.application.concurrency import all_alongside
-from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY
+from lancekeep.application.entries.ledger import COMMIT_STORE_PROPERTY, Ledger
 from lancekeep.application.entries.places import Places
-from lancekeep.application.retry import Retry
 from lancekeep.application.upkeep.copy_report import Obstacle
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import AlreadyExists, Damaged, InvalidInput, Unsupported
@@ -66,17 +65,18 @@ class Obstacles:
     """What one home of a catalog cannot hold of another.
 
     Args:
+        ledger: The catalog at its source.
         places: The directories of the catalog.
         source: The home that the catalog leaves.
         target: The home that it gets.
-        retry: Repeats requests.
     """
 
-    def __init__(self, places: Places, source: Home, target: Home, retry: Retry) -> None:
+    def __init__(self, ledger: Ledger, places: Places, source: Home, target: Home) -> None:
+        self._ledger = ledger
         self._places = places
         self._source = source
         self._target = target
-        self._retry = retry
+        self._retry = ledger.commits.retry
 
     def of(self, view: CatalogView) -> Iterator[Obstacle]:
         """Iterate over the obstacles to copying a view of the source."""
@@ -151,11 +151,11 @@ class Obstacles:
         """Return why the directory of a table is not usable; None if it is."""
         try:
             table = Table.from_entry(entry)
-            self._places.dataset_root(table)
+            root = self._places.dataset_root(table)
             fault = self._retry.call(partial(self._source.fault_of, entry))
             if fault is not None:
                 return fault
-            if self._retry.call(partial(self._places.is_occupied, table)):
+            if self._retry.call(partial(self._places.is_occupied, table)) or self._ledger.may_be_empty(root):
                 return None
         except Damaged as error:
             return str(error)

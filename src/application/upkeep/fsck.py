@@ -195,16 +195,21 @@ class Fsck:
                 continue
             name = str(ObjectId.from_key(entry.object_id))
             try:
-                location = Table.from_entry(entry).location
+                table = Table.from_entry(entry)
+                location = table.location
                 linked = self.places.objects.passes_link(self._key(location), self.places.root_key)
-                holds = linked or next(self.places.objects.list(f"{self._key(location)}/"), None) is not None
+                is_lost = not (
+                    linked
+                    or self.places.is_occupied(table)
+                    or self.ledger.may_be_empty(self.places.dataset_root(table))
+                )
             except (Damaged, InvalidInput) as error:
                 yield Finding(Kind.UNUSABLE, name, str(error))
                 continue
             if linked:
                 meaning = f"a symbolic link leads to its directory {location!r}; put the directory itself there"
                 yield Finding(Kind.UNUSABLE, name, meaning)
-            elif not holds:
+            elif is_lost:
                 meaning = f"its directory {location!r} holds nothing; write its first version, or drop it"
                 yield Finding(Kind.DANGLING, name, meaning)
             elif v1_table(location) == ObjectId.from_key(entry.object_id) and (marker := self._hiding(location)):
