@@ -299,7 +299,10 @@ def drive_requests(
         while selector.get_map():
             for ready, _ in selector.select():
                 client, number, started, answer, connection = ready.data
-                answer += connection.recv(1 << 16)
+                part = connection.recv(1 << 16)
+                if not part:
+                    raise RuntimeError(f"the server closed the connection of client {client} before its answer")
+                answer += part
                 head, separator, body = bytes(answer).partition(b"\r\n\r\n")
                 length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
                 if not separator or length is None or len(body) < int(length[1]):

@@ -15,11 +15,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
@@ -44,22 +45,41 @@ ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 METRIC = re.compile(r"^(lancekeep_\w+)(?:\{(.*)\})? (.*)$", re.MULTILINE)
 
 
+FAULTS = {"worker does not start", "reload failed; the other workers go on"}
+
+
 class Running:
     """A server with two workers.
 
-    Its log is read line by line, so that a test can wait for an event.
+    A thread reads the log, with a line for each request: workers wait while its pipe is full.
     """
 
     def __init__(self, process: subprocess.Popen[str], uri: str) -> None:
         self.process = process
         self.uri = uri
+        self._events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def _read(self) -> None:
         assert self.process.stderr is not None
-        return (json.loads(line) for line in self.process.stderr if line.startswith("{"))
+        for line in self.process.stderr:
+            if line.startswith("{"):
+                self._events.put(json.loads(line))
+        self._events.put(None)
 
     def await_event(self, name: str) -> dict[str, Any]:
-        return next(each for each in self.events() if each["event"] == name)
+        while (event := self._events.get()) is not None:
+            if event["event"] == name:
+                return event
+            assert event["event"] not in FAULTS, event
+        raise AssertionError(f"the server ended before its event {name!r}")
+
+    def await_end(self) -> None:
+        """Wait until the supervisor and the workers have ended."""
+        self.process.wait(60)
+        self._reader.join(60)  # the workers hold the pipe
+        assert not self._reader.is_alive()
 
     def metrics(self, client: httpx.Client) -> dict[tuple[str, str | None], float]:
         found = client.get(f"{self.uri}/metrics").text
@@ -191,7 +211,7 @@ def test_kills_and_reloads_lose_no_row(tmp_path: Path) -> None:
             assert "keys.json" in server.await_event("reload failed; the other workers go on")["error"]
             assert client.get(f"{server.uri}/readyz").status_code == 200
             server.process.send_signal(signal.SIGTERM)
-            server.process.communicate(timeout=60)  # the workers hold its pipes
+            server.await_end()
         assert server.process.returncode == 0
     catalog = lancekeep.connect(f"{tmp_path}/lake", commit_store=f"sqlite://{tmp_path}/commits.db")
     assert sorted(catalog.open("t").to_table()["number"].to_pylist()) == sorted([*inserted, 200_000])
@@ -200,13 +220,19 @@ def test_kills_and_reloads_lose_no_row(tmp_path: Path) -> None:
 LOCK = re.compile(r"/lancekeep-committers-[^/]+/[0-9a-f]{32}$")
 
 
-def committers(pids: Iterable[int]) -> list[int]:
-    """Return the workers that hold the lock of a table."""
-    found = []
-    for pid in pids:
-        with suppress(OSError):
-            found += [pid for each in Path(f"/proc/{pid}/fd").iterdir() if LOCK.search(os.readlink(each))][:1]
-    return found
+def is_lock(file: Path) -> bool:
+    """Return whether an open file of a process is the lock of a table, and the process holds it."""
+    return bool(LOCK.search(os.readlink(file))) and "FLOCK" in (file.parents[1] / "fdinfo" / file.name).read_text()
+
+
+def committer_of(pids: Iterable[int]) -> int:
+    """Return the worker that holds the lock of the table, once one of them does."""
+    while True:
+        for pid in pids:
+            with suppress(OSError):
+                if any(map(is_lock, Path(f"/proc/{pid}/fd").iterdir())):
+                    return pid
+        Event().wait(0.001)
 
 
 class Writes:
@@ -252,10 +278,13 @@ class Writes:
             self.refused.append(number)
         return None
 
-    def go_on(self) -> None:
-        """Wait for some more writes."""
+    def go_on(self, running: Sequence[Future[None]]) -> None:
+        """Wait for some more writes of running writers."""
         enough = len(self.done) + 20
         while len(self.done) < enough:
+            for each in running:
+                if each.done():
+                    each.result()
             Event().wait(0.001)
 
     def end(self) -> None:
@@ -318,21 +347,23 @@ def stop_and_kill_committers(
         running = [threads.submit(writer) for writer in writers]
         try:
             for left in range(replacements, -1, -1):
-                writes.go_on()
-                [committer] = committers(pids.values())
+                writes.go_on(running)
+                committer = committer_of(pids.values())
                 os.kill(committer, signal.SIGSTOP)
-                writes.go_on()  # by the other worker
-                os.kill(committer, signal.SIGCONT)
-                writes.go_on()
-                [committer] = committers(pids.values())
+                try:
+                    writes.go_on(running)  # by the other worker
+                finally:
+                    os.kill(committer, signal.SIGCONT)
+                writes.go_on(running)
+                committer = committer_of(pids.values())
                 os.kill(committer, signal.SIGKILL)
-                writes.go_on()
+                writes.go_on(running)
                 for _ in range(3 if left else 0):
                     started = server.await_event("worker started")
                     if pids.get(started["number"]) == committer:
                         server.process.send_signal(signal.SIGHUP)
                     pids[started["number"]] = started["pid"]
-                writes.go_on()
+                writes.go_on(running)
         except BaseException:
             server.process.kill()
             raise
@@ -393,7 +424,7 @@ def test_committer_that_is_stopped_and_killed_loses_and_doubles_no_upsert(tmp_pa
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     with serve(tmp_path, shutdown_seconds="1") as server, httpx.Client(timeout=60) as client, uploading(server, client):
         server.process.kill()
-        server.process.communicate(timeout=60)
+        server.await_end()
 
 
 @pytest.mark.parametrize(
