@@ -1,4 +1,4 @@
-"""CHECK constraints and generated columns.
+"""CHECK constraints, generated columns and the lengths of texts.
 
 Every writer of the catalog enforces them.
 
@@ -20,13 +20,15 @@ from typing import NoReturn
 
 import attrs
 
-from lancekeep.domain.column_names import unquoted
+from lancekeep.domain.column_names import quoted, unquoted
 from lancekeep.domain.errors import InvalidInput
 
 CONSTRAINT = "constraint."
 """The property ``constraint.NAME`` of a table is a condition that no row may violate. NULL passes."""
 GENERATED = "generated."
 """The property ``generated.COLUMN`` of a table is the expression of a generated column."""
+CHAR, VARCHAR = LENGTHS = ("char.", "varchar.")
+"""The properties ``char.COLUMN`` and ``varchar.COLUMN`` of a table are the exact, and the largest, length of a text."""
 DEFAULT = "default."
 """The property ``default.COLUMN`` of a table is the value that SQL gives a column that an INSERT leaves out."""
 
@@ -71,7 +73,7 @@ class Rule:
         name: the property that stores the rule.
         text: its expression as text.
         expression: its expression.
-        column: the generated column; None for a constraint.
+        column: the generated column; None for a constraint or a length.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Rule:
 
 
 Rules = tuple[Rule, ...]
+_RULES = (CONSTRAINT, GENERATED, *LENGTHS)
 
 
 def rules_of(properties: Mapping[str, str]) -> Rules:
@@ -95,7 +98,7 @@ def rules_of(properties: Mapping[str, str]) -> Rules:
     Raises:
         InvalidInput: a rule cannot be evaluated.
     """
-    stated = ((name, text) for name, text in properties.items() if name.startswith((CONSTRAINT, GENERATED)))
+    stated = ((name, text) for name, text in properties.items() if name.startswith(_RULES))
     return tuple(_rule(name, text) for name, text in sorted(stated))
 
 
@@ -106,11 +109,21 @@ def columns_of(rules: Rules) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _rule(name: str, text: str) -> Rule:
-    prefix = CONSTRAINT if name.startswith(CONSTRAINT) else GENERATED
+    prefix = next(prefix for prefix in _RULES if name.startswith(prefix))
     if name == prefix:
         raise InvalidInput(f"the property {name!r} needs a name after the dot")
+    if prefix in LENGTHS:
+        text = _length(name, text, prefix)
     column = name.removeprefix(GENERATED) if prefix == GENERATED else None
     return Rule(name, text, _Parser(name, text).whole(), column)
+
+
+def _length(name: str, text: str, prefix: str) -> str:
+    """Return the rule that a length states."""
+    column = name.removeprefix(prefix)
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise InvalidInput(f"{name} = {text!r}: expected a number of characters from 1 to 999999999")
+    return f"length({quoted(column)}) {'=' if prefix == CHAR else '<='} {text}"
 
 
 def _columns(expression: Expression) -> Iterator[Column]:

@@ -237,3 +237,68 @@ def test_location_in_a_directory_without_entries_is_the_name_of_the_table(lakes:
     assert lake.catalog.list_tables() == []
     lake.spark.sql(f"CREATE TABLE {lake.name}.t (k INT) LOCATION '{root}/t.lance'")
     assert "LOCATION" not in lake.spark.sql(f"SHOW CREATE TABLE {lake.name}.t").collect()[0][0]
+
+
+def test_lengths_of_texts_hold_for_each_writer_and_statement(lakes: Lakes) -> None:
+    lake = lakes.fresh()[0]
+
+    def row(v: str, k: str) -> pa.Table:
+        return pa.table({"i": pa.array([9], pa.int32()), "v": [v], "k": [k]})
+
+    def lengths(name: str = "ns.missing") -> dict[str, str]:
+        return dict(lake.catalog.find_table(name).properties)
+
+    def refused(statement: str, error: str) -> None:
+        with pytest.raises(PySparkException, match=error):
+            lake.run(statement, "missing")
+
+    lake.run("CREATE TABLE {r} (i INT, v VARCHAR(3) COMMENT 'said', k CHAR(4))", "missing")
+    lake.run("INSERT INTO {r} VALUES (1, 'abc', 'k'), (2, 'ab   ', NULL)", "missing")
+    too_long = "Exceeds char/varchar type length limitation: 3"
+    refused("INSERT INTO {r} VALUES (3, 'abcd', 'k')", too_long)
+    refused("UPDATE {r} SET v = 'abcd'", too_long)
+    refused("MERGE INTO {r} t USING (SELECT 'abcd' v) q ON t.i = 1 WHEN MATCHED THEN UPDATE SET v = q.v", too_long)
+    lake.catalog.write("ns.missing", row("äöü", "k   "), "append")
+    for wrong, error in ((row("äöüß", "k   "), r"length\(`v`\) <= 3"), (row("ä", "k"), r"length\(`k`\) = 4")):
+        with pytest.raises(lancekeep.InvalidInput, match=error):
+            lake.catalog.write("ns.missing", wrong, "append")
+    lake.run("UPDATE {r} SET v = 'u' WHERE k = 'k' AND i = 1", "missing")
+    lake.run("DELETE FROM {r} WHERE k = 'k ' AND i = 9", "missing")
+    assert sorted(lake.catalog.open("ns.missing").to_table().to_pylist(), key=str) == [
+        {"i": 1, "v": "u", "k": "k   "},
+        {"i": 2, "v": "ab ", "k": None},
+    ]
+
+    def shown(name: str) -> list[str]:
+        return [row[1] for row in lake.spark.sql(f"DESCRIBE {lake.name}.ns.{name}").collect()[:3]]
+
+    again = lake.spark.sql(f"SHOW CREATE TABLE {lake.name}.ns.missing").collect()[0][0]
+    lake.run("CREATE TABLE {r}_as AS SELECT * FROM {r}", "missing")
+    lake.run("CREATE TABLE {r}_like LIKE {r}", "missing")
+    for name in ("missing", "missing_as", "missing_like"):
+        assert shown(name) == ["int", "varchar(3)", "char(4)"]
+        assert lengths(f"ns.{name}") == {"varchar.v": "3", "char.k": "4"}
+
+    lake.run("ALTER TABLE {r} ALTER COLUMN v TYPE VARCHAR(5)", "missing")
+    lake.run("ALTER TABLE {r} RENAME COLUMN v TO w", "missing")
+    lake.run("ALTER TABLE {r} ADD COLUMN c CHAR(2) DEFAULT 'y'", "missing")
+    assert lengths() == {"varchar.w": "5", "char.k": "4", "char.c": "2", "default.c": "'y'"}
+    assert lake.catalog.open("ns.missing").to_table()["c"].to_pylist() == ["y ", "y "]
+    before = lake.state()
+    refused("ALTER TABLE {r} ALTER COLUMN w TYPE VARCHAR(2)", "NOT_SUPPORTED_CHANGE_COLUMN")
+    refused("ALTER TABLE {r} SET TBLPROPERTIES ('varchar.w' = '1')", "violate the constraint 'w'")
+    refused("ALTER TABLE {r} SET TBLPROPERTIES ('char.i' = '1')", "length of int32")
+    refused("ALTER TABLE {r} SET TBLPROPERTIES ('varchar.w' = 'x')", "expected a number of characters")
+    refused("ALTER TABLE {r} ADD COLUMN d STRUCT<x: VARCHAR(2)>", r"'d\.x' is varchar\(2\)\. Declare STRING")
+    refused("CREATE TABLE {r}_2 (d ARRAY<CHAR(2)>)", r"'d\.element' is char\(2\)\. Declare STRING")
+    refused("ALTER TABLE {c}.dataset ADD COLUMN d VARCHAR(2)", "has no properties, .* and lengths of texts")
+    with pytest.raises(PySparkException, match="cannot store the properties"):
+        lake.spark.sql(f"CREATE TABLE {lakes.listing().name}.lengths (v VARCHAR(2))")
+    assert lake.state() == before
+
+    lake.run("ALTER TABLE {r} ALTER COLUMN w TYPE STRING", "missing")
+    lake.run("ALTER TABLE {r} DROP COLUMN k", "missing")
+    assert lengths() == {"char.c": "2", "default.c": "'y'"}
+    lake.run("DROP TABLE {r}", "missing")
+    lake.spark.sql(again)
+    assert shown("missing") == ["int", "varchar(3)", "char(4)"]

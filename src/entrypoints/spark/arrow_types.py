@@ -51,7 +51,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         f"{path!r} is {kind.simpleString()}" for path, kind in leaves if isinstance(kind, CharType | VarcharType)
     ]
     if limited:
-        raise InvalidInput(f"a table does not keep the length of a text: {'; '.join(limited)}. Declare STRING instead.")
+        raise InvalidInput(
+            f"columns of SQL tables keep the length of a text, fields and DataFrames do not: {'; '.join(limited)}. "
+            "Declare STRING instead."
+        )
     lost = [f"{path!r} is {data_type.simpleString()}" for path, data_type in leaves if _is_unkept(data_type)]
     if lost:
         raise InvalidInput(

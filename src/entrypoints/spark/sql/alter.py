@@ -16,12 +16,13 @@ from lancekeep.application.rows.row_rules import check_stream, require_evaluable
 from lancekeep.domain.column_names import plain_path, quoted, require_readable
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, columns_of, rules_of
+from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, LENGTHS, columns_of, rules_of
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_storable
 from lancekeep.entrypoints.spark.internals.schemas import spark_of, type_of_json
 from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, stored_field
 from lancekeep.entrypoints.spark.sql.keys import NAME as PRIMARY_KEY
 from lancekeep.entrypoints.spark.sql.keys import add_key, is_key, require_no_key
+from lancekeep.entrypoints.spark.sql.texts import ChangedLengths, as_stored, padded
 from lancekeep.entrypoints.spark.writing import require_extensible
 
 _ADD_KEY = "AddPrimaryKey"
@@ -48,6 +49,7 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     ):
         require_no_key(catalog.open(table), None)
     _state_rules(table, by_kind, stored, given, removed)
+    lengths = ChangedLengths.of(by_kind, stored)
     _require_unused(table, by_kind, stored)
     for name in (*given, *removed):
         if is_type_property(name):
@@ -56,8 +58,16 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
             raise Unsupported(f"{table}: {name} is not a property that can be changed")
     if by_kind.keys() - {"UpdateColumnComment"}:
         catalog.structure.require_columns_may_change(table)
-    for kind, of_kind in by_kind.items():
-        catalog.commit_change(table, partial(altered, COLUMN_CHANGES[kind], of_kind))
+    if lengths.removed:
+        catalog.alter_table(table, None, lengths.removed)
+    try:
+        for kind, of_kind in by_kind.items():
+            catalog.commit_change(table, partial(altered, COLUMN_CHANGES[kind], of_kind))
+    except Exception:
+        if lengths.removed:
+            catalog.alter_table(table, {name: stored[name] for name in lengths.removed})
+        raise
+    given |= lengths.given
     if given or removed:
         _set_properties(catalog, table, stored, given, removed)
 
@@ -133,7 +143,8 @@ def _state_rules(
 
 def _require_unused(table: ObjectId, by_kind: Mapping[str, Sequence[Any]], stored: Mapping[str, str]) -> None:
     """Check that no rule or default needs the columns that are dropped, renamed or retyped."""
-    needed = {column: rule.name for rule in rules_of(stored) for column in rule.columns}
+    rules = [rule for rule in rules_of(stored) if not rule.name.startswith(LENGTHS)]
+    needed = {column: rule.name for rule in rules for column in rule.columns}
     needed |= {name.removeprefix(DEFAULT): name for name in stored if name.startswith(DEFAULT)}
     for kind in ("DeleteColumn", "RenameColumn", "UpdateColumnType"):
         for change in by_kind.get(kind, []):
@@ -181,10 +192,11 @@ def _add(dataset: Any, changes: Sequence[Any]) -> None:
         if not change.isNullable():
             raise Unsupported(f"the column {'.'.join(names)} cannot be added with NOT NULL: the stored rows get NULL")
         metadata = {"comment": change.comment()} if change.comment() else None
-        kind = type_of_json(change.dataType().json())
+        declared = type_of_json(change.dataType().json())
+        kind = declared if len(names) > 1 else as_stored(declared)
         field = stored_field(StructField(names[-1], kind, True, metadata))
         if change.defaultValue() is not None:
-            filled.append((field, change.defaultValue().getSql()))
+            filled.append((field, padded(change.defaultValue().getSql(), declared)))
             continue
         for name in reversed(names[:-1]):
             field = pa.field(name, pa.struct([field]))

@@ -25,6 +25,7 @@ from lancekeep.entrypoints.spark.arrow_types import (
     with_blobs,
     with_vectors,
 )
+from lancekeep.entrypoints.spark.sql.texts import stated_lengths, with_length
 from lancekeep.format.schema import PRIMARY_KEY_POSITION
 
 COMMENT = "comment"
@@ -96,9 +97,9 @@ def spark_schema(stored: pa.Schema) -> StructType:
 
 
 def with_expressions(columns: StructType, properties: Mapping[str, str]) -> StructType:
-    """Return columns with the expressions that the properties of a table state.
+    """Return columns with what the properties of a table state.
 
-    These are defaults and generation expressions.
+    These are defaults, generation expressions and lengths of texts.
     """
 
     def described(column: StructField) -> StructField:
@@ -107,17 +108,19 @@ def with_expressions(columns: StructType, properties: Mapping[str, str]) -> Stru
             metadata |= {_CURRENT_DEFAULT: properties[DEFAULT + column.name], _FIRST_DEFAULT: "NULL"}
         if GENERATED + column.name in properties:
             metadata[_GENERATION] = properties[GENERATED + column.name]
-        return StructField(column.name, column.dataType, column.nullable, metadata)
+        return StructField(
+            column.name, with_length(column.name, column.dataType, properties), column.nullable, metadata
+        )
 
     return StructType([described(column) for column in columns])
 
 
 def stated_expressions(columns: StructType) -> dict[str, str]:
-    """Return the properties for the expressions of columns.
+    """Return the properties for the expressions and lengths of columns.
 
     The inverse of `with_expressions`.
     """
-    found = {}
+    found = stated_lengths(columns)
     for column in columns:
         for key, prefix in ((_CURRENT_DEFAULT, DEFAULT), (_GENERATION, GENERATED)):
             if key in (column.metadata or {}):

@@ -18,6 +18,7 @@ from lancekeep.entrypoints.spark.sql.jvm import struct
 from lancekeep.entrypoints.spark.sql.keys import is_key, stated_key, with_key
 from lancekeep.entrypoints.spark.sql.statistics import property_of, stored
 from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN
+from lancekeep.entrypoints.spark.sql.texts import without_lengths
 from lancekeep.entrypoints.spark.sql.transforms import partition_by
 
 _PROVIDERS = (PROVIDER, "lance")
@@ -37,7 +38,7 @@ class TableDefinition:
     """A table as CREATE or REPLACE defines it.
 
     Attributes:
-        columns: The columns.
+        columns: The columns, with the types that a table stores.
         properties: The properties, also those that define types.
         by: How its rows are partitioned; nothing for other tables.
         location: The directory that the statement chooses, as `Catalog.declare_table` takes it, or None.
@@ -78,6 +79,7 @@ class TableDefinition:
         given = dict(info.properties())
         location = given.pop("location", None)
         properties = stated(given, "a table") | stated_expressions(columns)
+        columns = without_lengths(columns)
         for constraint in info.constraints():
             if is_key(constraint):
                 columns = with_key(columns, stated_key(constraint))

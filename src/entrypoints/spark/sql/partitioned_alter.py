@@ -17,6 +17,7 @@ from lancekeep.application.partitions.namespace import PartitionedNamespace
 from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.spark.sql.alter import COLUMN_CHANGES, PROPERTY_CHANGES, altered, changes_by_kind
+from lancekeep.entrypoints.spark.sql.texts import ChangedLengths
 from lancekeep.format.arrow_metadata import FIELD_ID
 
 _OF_SOURCES = ("DeleteColumn", "UpdateColumnType")
@@ -36,10 +37,11 @@ def alter_partitions(catalog: Catalog, name: str, changes: Sequence[Any]) -> Non
     namespace = catalog.partitions.open()
     by_kind = changes_by_kind(name, changes)
     has_default = any(change.defaultValue() is not None for change in by_kind.get("AddColumn", []))
-    if by_kind.keys() & (PROPERTY_CHANGES | {"AddPrimaryKey"}) or has_default:
+    if by_kind.keys() & (PROPERTY_CHANGES | {"AddPrimaryKey"}) or has_default or ChangedLengths.of(by_kind, {}).given:
         raise Unsupported(
-            f"{name}: a partitioned table has no properties, comment, defaults, rules and keys of its own; nothing was "
-            "changed. ALTER NAMESPACE sets properties of the catalog; COMMENT ON COLUMN describes a column."
+            f"{name}: a partitioned table has no properties, comment, defaults, rules, keys and lengths of texts of "
+            "its own; nothing was changed. ALTER NAMESPACE sets properties of the catalog; COMMENT ON COLUMN describes "
+            "a column."
         )
     if len(by_kind) != 1:
         raise InvalidInput(

@@ -17,7 +17,7 @@ from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.row_rules import CONSTRAINT, rules_of
+from lancekeep.domain.row_rules import CONSTRAINT, LENGTHS, rules_of
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
 from lancekeep.entrypoints.spark.arrow_types import key_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, INDEX
@@ -62,7 +62,8 @@ class _Table(Relation, Unmetered, ABC):
         self._stored = schema
         self._columns = spark_schema(schema)
         self._schema = jvm.struct(with_expressions(self._columns, properties))
-        self._properties = {**properties, **type_properties(schema), "provider": PROVIDER}
+        shown = {name: text for name, text in properties.items() if not name.startswith(LENGTHS)}  # the types have them
+        self._properties = {**shown, **type_properties(schema), "provider": PROVIDER}
 
     def properties(self) -> Any:
         return self._jvm.map(self._properties)
