@@ -97,6 +97,11 @@ def matches(pattern: str, text: str) -> bool:
     return re.fullmatch(regex, text, re.DOTALL) is not None
 
 
+def unremembered(vendor: StsVendor, *arguments: Any) -> dict[str, str]:
+    """Return new credentials, also if some are remembered."""
+    return {**vendor._issue(*arguments).options, "expires_at_millis": "4000000000000"}
+
+
 class Enforcing:
     """An S3 endpoint that permits what the session policy of the credentials permits, and refuses expired ones.
 

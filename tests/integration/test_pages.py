@@ -28,6 +28,7 @@ import lance_namespace
 import pyarrow as pa
 import pytest
 from deployments import bucket
+from fake_gcs import FakeGcs
 from lance import DatasetBasePath
 from pages import ROOT, Reader, blocks, free_port, server_at
 from readers.walk import Walk
@@ -321,6 +322,7 @@ def test_rest_client(home: Path) -> None:
 def test_security(home: Path, server_settings: dict[str, str]) -> None:
     (home / "policy.toml").write_text("grants = []")
     (home / "audit.jsonl").touch()
+    (home / "key.json").write_text(FakeGcs().key_file("https://oauth2.googleapis.com"))
     lancekeep.connect("lake", commit_store="conditional-put://").create_namespace("ml")
     read: list[str] = []
 
@@ -341,10 +343,11 @@ def test_security(home: Path, server_settings: dict[str, str]) -> None:
         "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
         "lk_3f0c5e9a1b2d_…": "lk_…",
         "/var/log/lancekeep/audit.jsonl": "audit.jsonl",
+        "/etc/lancekeep/key.json": "key.json",
         **server_settings,
     }
     assert Reader(places, settings=settings).read(page("security.md"))
-    assert sorted(read) == [*["grants"] * 4, "server", "server"]
+    assert sorted(read) == [*["grants"] * 4, *["server"] * 4]
 
 
 def test_several_catalogs(home: Path, port: int, server_settings: dict[str, str]) -> None:

@@ -81,15 +81,14 @@ def test_a_server_vends_and_renews_the_credentials_of_tasks(
     """Every describe vends other credentials; the storage refuses those that the driver had."""
     from rest_server import running  # not above: Spark's workers import this module to find the functions in it
     from s3_front import s3_front
-    from vending import Enforcing, Lake
+    from vending import Enforcing, Lake, unremembered
 
     from lancekeep.adapters.credential_vendors.sts import StsVendor
 
-    enforcing, vend = Enforcing(monkeypatch), StsVendor.vend
+    enforcing = Enforcing(monkeypatch)
 
     def single(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
-        self._remembered.clear()
-        options = vend(self, *arguments)
+        options = unremembered(self, *arguments)
         return options if enforcing.expired else {**options, "expires_at_millis": "1"}
 
     monkeypatch.setattr(StsVendor, "vend", single)

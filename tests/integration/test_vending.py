@@ -18,7 +18,7 @@ from lance_namespace import DescribeTableRequest
 from rest_server import running
 from s3_front import s3_front
 from starlette.testclient import TestClient
-from vending import ROLE, Enforcing, Lake, permits
+from vending import ROLE, Enforcing, Lake, permits, unremembered
 
 import lancekeep
 from lancekeep.adapters.credential_vendors.sts import Role, StsVendor, session_policy
@@ -259,12 +259,10 @@ def test_a_write_that_outlives_its_credentials_continues_with_new_ones(
 ) -> None:
     """The storage refuses the first credentials while the rows are written."""
     enforcing = Enforcing(monkeypatch)
-    vend = StsVendor.vend
     vended: list[str] = []
 
     def short_lived(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
-        options = dict(vend(self, *arguments))
-        self._remembered.clear()
+        options = unremembered(self, *arguments)
         vended.append(options["aws_access_key_id"])
         return options if enforcing.expired else {**options, "expires_at_millis": "1"}
 
@@ -290,11 +288,10 @@ def test_a_catalog_over_a_server_renews_its_credentials(
     moto_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage refuses the credentials with which the catalog has opened the table."""
-    enforcing, vend = Enforcing(monkeypatch), StsVendor.vend
+    enforcing = Enforcing(monkeypatch)
 
     def short_lived(self: StsVendor, *arguments: Any) -> Mapping[str, str]:
-        self._remembered.clear()
-        options = vend(self, *arguments)
+        options = unremembered(self, *arguments)
         return options if enforcing.expired else {**options, "expires_at_millis": "1"}
 
     monkeypatch.setattr(StsVendor, "vend", short_lived)

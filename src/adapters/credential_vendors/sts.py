@@ -8,24 +8,23 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import attrs
 from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from lancekeep.adapters.credential_vendors.locations import directory
+from lancekeep.adapters.credential_vendors.remembered import Issued, Remembered
 from lancekeep.domain.authorization import Action
 from lancekeep.domain.errors import AccessDenied, InvalidInput, StoreUnavailable
 
 if TYPE_CHECKING:
     from types_boto3_sts import STSClient
 
-MOST_REMEMBERED = 4096
 LONGEST_POLICY = 2048
 """The characters of a session policy that STS accepts."""
 SHORTEST, LONGEST = 900, 43_200
@@ -58,8 +57,7 @@ class Role:
 class StsVendor:
     """A `CredentialVendor` that assumes a role with a session policy per table.
 
-    Credentials are remembered per table, action and principal until a quarter of their time to live is left. A holder
-    that asks again shortly before they expire receives new ones.
+    Credentials are remembered per table, action and principal.
 
     Args:
         role: The role.
@@ -74,11 +72,7 @@ class StsVendor:
         if not role.arn.startswith("arn:"):
             raise InvalidInput(f"vending: role_arn is {role.arn!r}; give the ARN of a role")
         self._role = role
-        self._now = now
-        self._lock = Lock()
-        self._remembered: OrderedDict[tuple[str, Action, str, tuple[str, ...]], tuple[float, Mapping[str, str]]] = (
-            OrderedDict()
-        )
+        self._remembered = Remembered(now)
         own = {_plain(name): value for name, value in storage_options.items()}
         self._public = {name: value for name, value in storage_options.items() if _plain(name) not in _SECRETS}
         self._sts = _client(role, own)
@@ -87,12 +81,10 @@ class StsVendor:
         return f"StsVendor({self._role.arn!r})"
 
     def vend(self, location: str, action: Action, principal: str, sources: Sequence[str] = ()) -> Mapping[str, str]:
-        known = (location, action, principal, tuple(sources))
-        with self._lock:
-            until, options = self._remembered.get(known, (0.0, {}))
-            if self._now() < until:
-                self._remembered.move_to_end(known)
-                return dict(options)
+        question = (location, action, principal, tuple(sources))
+        return self._remembered.vend(question, partial(self._issue, location, action, principal, sources))
+
+    def _issue(self, location: str, action: Action, principal: str, sources: Sequence[str]) -> Issued:
         policy = json.dumps(session_policy(location, action, self._role.partition, sources), separators=(",", ":"))
         if len(policy) > LONGEST_POLICY:
             raise InvalidInput(
@@ -101,20 +93,14 @@ class StsVendor:
                 "to false, and read the table through the server"
             )
         found = self._assume(policy, principal)
-        expires = found["Expiration"].timestamp()
         options = {
             **self._public,
             "aws_access_key_id": found["AccessKeyId"],
             "aws_secret_access_key": found["SecretAccessKey"],
             "aws_session_token": found["SessionToken"],
-            "expires_at_millis": str(int(expires * 1000)),
         }
-        with self._lock:
-            self._remembered[known] = (expires - self._role.duration / 4, options)
-            self._remembered.move_to_end(known)
-            if len(self._remembered) > MOST_REMEMBERED:
-                self._remembered.popitem(last=False)
-        return dict(options)
+        expires = found["Expiration"].timestamp()
+        return Issued(options, expires - self._role.duration, expires)
 
     def _assume(self, policy: str, principal: str) -> Any:
         try:
@@ -168,12 +154,8 @@ def session_policy(
 
 def _directory(location: str) -> tuple[str, str]:
     """Return the bucket of a location and the prefix of its objects, as patterns of a policy."""
-    scheme, _, rest = location.partition("://")
-    bucket, _, key = rest.partition("/")
-    key = unquote(key).strip("/")  # the engine decodes the escapes of a URI
-    if scheme != "s3" or not bucket or not key:
-        raise InvalidInput(f"credentials cannot be limited to {location!r}; it is not a directory in an S3 bucket")
-    return bucket, _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", key) + "/"
+    bucket, prefix = directory(location, "s3", "an S3 bucket")
+    return bucket, _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", prefix)
 
 
 def _plain(name: str) -> str:

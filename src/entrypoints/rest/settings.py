@@ -77,7 +77,8 @@ class ServerSettings:
         events: Whether to record the events of the catalog in its log.
         maintenance_policy: The file of the policy by which the server maintains tables; without one, it has none.
         policy: The file of grants; without one, every authenticated caller may do everything.
-        vending: The role whose credentials are vended: ``[server.vending]`` with ``role_arn``.
+        vending: What credentials are vended from: ``[server.vending]`` with ``cloud`` and its settings, such as
+            ``role_arn``.
         certificate: The file of the TLS certificate and its chain.
         private_key: The file of its private key.
         requests: The number of requests in progress above which further ones are refused.

@@ -31,6 +31,9 @@ from lancekeep.ports.authentication import Authenticator
 from lancekeep.ports.authorization import Authorizer
 from lancekeep.ports.credential_vendor import CredentialVendor
 
+_EXTRAS = {"aws": "s3", "gcs": "gcs", "azure": "azure"}
+"""The clouds for which a server can vend credentials, each with the extra that it needs."""
+
 
 @attrs.frozen
 class Security:
@@ -169,12 +172,28 @@ def tls_of(settings: ServerSettings) -> dict[str, str]:
 def _vendor(settings: ServerSettings, storage_options: Mapping[str, str]) -> CredentialVendor | None:
     if not settings.vending:
         return None
+    given = dict(settings.vending)
+    cloud = given.pop("cloud", "aws")
+    extra = _EXTRAS.get(cloud) if isinstance(cloud, str) else None
+    if extra is None:
+        raise InvalidInput(f"[server.vending]: cloud is {cloud!r}; choose {', '.join(_EXTRAS)}")
     try:
+        if cloud == "gcs":
+            from lancekeep.adapters.credential_vendors.gcs import Account, GcsVendor
+
+            return GcsVendor(_section(Account, given, "vending"), storage_options)
+        if cloud == "azure":
+            from lancekeep.adapters.credential_vendors.azure import AzureVendor, StorageAccount
+
+            return AzureVendor(_section(StorageAccount, given, "vending"), storage_options)
         from lancekeep.adapters.credential_vendors.sts import Role, StsVendor
+
+        given = {("arn" if name == "role_arn" else name): value for name, value in given.items()}
+        return StsVendor(_section(Role, given, "vending"), storage_options)
     except ModuleNotFoundError as error:
-        raise MissingExtra("server.vending needs boto3: pip install 'lancekeep[s3]'") from error
-    given = {("arn" if name == "role_arn" else name): value for name, value in settings.vending.items()}
-    return StsVendor(_section(Role, given, "vending"), storage_options)
+        raise MissingExtra(
+            f"server.vending for {cloud} needs the package {error.name}: pip install 'lancekeep[{extra}]'"
+        ) from error
 
 
 def _section(kind: Any, given: Mapping[str, Any], section: str) -> Any:
