@@ -82,6 +82,7 @@ def test_credentials_that_cannot_be_limited_are_refused(location: str) -> None:
 
 def test_credentials_are_remembered_until_shortly_before_they_expire(moto_endpoint: str) -> None:
     options = {**s3_options(moto_endpoint), "aws_secret_access_key": "planted-secret"}
+    options |= dict.fromkeys(("google_service_account_key", "ACCOUNT_KEY", "sas_token"), "planted-secret")
     now = Now(0.0)
     vendor = StsVendor(Role(arn=ROLE, duration=900, endpoint=moto_endpoint), options, now=now)
     first = vendor.vend("s3://lake/t.lance", Action.READ, "key:ada")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from fake_gcs import FakeGcs, is_valid, permits
-from fake_storage import serving
+from fake_storage import Answer, Asked, serving
 
 from lancekeep.adapters.credential_vendors.gcs import Account, GcsVendor, access_boundary
 from lancekeep.domain.authorization import Action
@@ -182,6 +182,18 @@ def test_failures_of_the_token_service_are_not_refusals(google: Google) -> None:
     assert not any(secret in str(refused.value) for secret in secrets)
 
 
+def test_a_redirect_takes_no_token_to_another_host(google: Google) -> None:
+    class Redirecting:
+        def answer(self, asked: Asked) -> Answer:
+            return Answer(307, b"", {"Location": f"{google.url}/v1/token"})
+
+    with serving(Redirecting()) as url:
+        account = Account(credentials=str(google.key), endpoint=f"{url}/v1/token")
+        with pytest.raises(AccessDenied, match="refuses"):
+            GcsVendor(account, {}).vend("gs://lake/t.lance", Action.READ, "key:ada")
+    assert all(token.rules is None for token in google.gcs.tokens.values())
+
+
 def test_an_account_without_credentials_is_refused_at_the_start(
     google: Google, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +203,8 @@ def test_an_account_without_credentials_is_refused_at_the_start(
         Account(credentials=str(tmp_path / "absent.json")),
         Account(credentials=str(broken)),
         Account(credentials=str(google.key), endpoint="sts.googleapis.com"),
+        Account(credentials=str(google.key), endpoint="http://sts.googleapis.com/v1/token"),
+        Account(credentials=str(google.key), endpoint="http://127.0.0.1.example/v1/token"),
     ):
         with pytest.raises(InvalidInput, match="vending") as refused:
             GcsVendor(account, {})

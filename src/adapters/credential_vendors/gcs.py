@@ -39,6 +39,7 @@ _WRITE: Mapping[Action, str] = {
     Action.WRITE: "inRole:roles/storage.objectCreator",
     Action.DELETE: "inRole:roles/storage.objectUser",
 }
+_ENDPOINT = re.compile(r"https://|http://127\.0\.0\.1[:/]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]+[a-z0-9]")
 _PUBLIC = ("allow_http", "allow_invalid_certificates", "google_base_url")
 """The storage options of the catalog that clients need, too."""
@@ -76,8 +77,8 @@ class GcsVendor:
     def __init__(
         self, account: Account, storage_options: Mapping[str, str], *, now: Callable[[], float] = time.time
     ) -> None:
-        if not re.match(r"https?://", account.endpoint):
-            raise InvalidInput(f"vending: endpoint is {account.endpoint!r}; give the URL of a token service")
+        if not _ENDPOINT.match(account.endpoint):
+            raise InvalidInput(f"vending: endpoint is {account.endpoint!r}; give the https URL of a token service")
         self._now = now
         self._remembered = Remembered(now)
         self._renewing = Lock()
@@ -129,8 +130,8 @@ class GcsVendor:
         return 0.0 if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
 
     def _request(self, url: str, method: str = "GET", **given: Any) -> Any:
-        """Send a request of the library; an answer that says to try again is no refusal."""
-        answer = self._transport(url, method, **{**given, "timeout": None})
+        """Send a request of the library, which has a token; no redirect takes it to another host."""
+        answer = self._transport(url, method, **{**given, "timeout": None, "redirect": False})
         if answer.status >= 500 or answer.status == 429:
             raise TransportError(f"HTTP {answer.status}")
         return answer

@@ -31,6 +31,11 @@ SHORTEST, LONGEST = 900, 43_200
 """The durations that STS permits, in seconds."""
 
 _SECRETS = ("access_key_id", "secret_access_key", "session_token", "token")
+_OTHERS = re.compile(
+    r"(azure|google)_.*|(access|account|master|sas)_key|(bearer|fabric_session|sas)_token|client_secret"
+    r"|application_credentials|service_account(_key|_path)?"
+)
+"""Options of other clouds, which one configuration may hold too."""
 _WILDCARDS = re.compile(r"[*?]|\$(?=\{)")
 _SESSION_NAME = re.compile(r"[^\w+=,.@-]", re.ASCII)
 
@@ -74,7 +79,7 @@ class StsVendor:
         self._role = role
         self._remembered = Remembered(now)
         own = {_plain(name): value for name, value in storage_options.items()}
-        self._public = {name: value for name, value in storage_options.items() if _plain(name) not in _SECRETS}
+        self._public = {name: value for name, value in storage_options.items() if _is_public(_plain(name))}
         self._sts = _client(role, own)
 
     def __repr__(self) -> str:
@@ -156,6 +161,10 @@ def _directory(location: str) -> tuple[str, str]:
     """Return the bucket of a location and the prefix of its objects, as patterns of a policy."""
     bucket, prefix = directory(location, "s3", "an S3 bucket")
     return bucket, _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", prefix)
+
+
+def _is_public(name: str) -> bool:
+    return name not in _SECRETS and _OTHERS.fullmatch(name) is None
 
 
 def _plain(name: str) -> str:
