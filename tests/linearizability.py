@@ -16,15 +16,17 @@ class Call:
 
     Attributes:
         began: When the call began.
-        ended: When it ended; infinity if it is unknown whether it had an effect.
+        ended: When it ended, or the latest moment of its effect; infinity if there is none.
         step: Returns whether its result is possible in a state, and the state after it.
         text: How a failure shows it.
+        certain: Whether it had an effect for certain.
     """
 
     began: float
     ended: float
     step: Step
     text: str
+    certain: bool = True
 
 
 def unexplained(history: Sequence[Call], state: State = None) -> Sequence[str]:
@@ -40,7 +42,8 @@ def unexplained(history: Sequence[Call], state: State = None) -> Sequence[str]:
             open_calls.append(call)
             continue
         shown.append(call.text)
-        possible = {(after, made - {call}) for after, made in _extended(possible, open_calls) if call in made}
+        extended = _extended(possible, open_calls)
+        possible = {(after, made - {call}) for after, made in extended if call in made or not call.certain}
         open_calls.remove(call)
         if not possible:
             return [*shown, *(f"{other.text} (not ended)" for other in open_calls)]
