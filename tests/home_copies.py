@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import current_thread, main_thread
+from threading import RLock, current_thread, main_thread
 from typing import Any
 
 import lance
@@ -40,26 +40,31 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> Kill:
     """
     left: list[int | None] = [None]
     checks: list[Callable[[], object]] = []
+    one_at_a_time = RLock()
 
     def written() -> None:
-        if current_thread() is not main_thread():  # a server of the test has threads of its own
-            return
         for check in checks:
             check()
         if left[0] is not None:
             left[0] -= 1
-            if left[0] <= 0:
-                left[0] = None
-                raise Crash
+            require_alive()
+
+    def require_alive() -> None:
+        if left[0] is not None and left[0] <= 0:
+            raise Crash
 
     def patched(kind: type, name: str, writes: Callable[..., bool]) -> None:
         method = getattr(kind, name)
 
         def call(self: Any, *args: Any, **more: Any) -> Any:
-            result = method(self, *args, **more)
-            if writes(*args):
+            is_of_a_server = kind is not RestServer and current_thread() is not main_thread()
+            if is_of_a_server or not writes(*args):
+                return method(self, *args, **more)
+            with one_at_a_time:
+                require_alive()
+                result = method(self, *args, **more)
                 written()
-            return result
+                return result
 
         monkeypatch.setattr(kind, name, call)
 

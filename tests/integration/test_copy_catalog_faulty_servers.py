@@ -7,9 +7,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import attrs
@@ -326,16 +327,20 @@ def test_table_that_a_server_lists_and_does_not_find_is_not_lost(server: Faulty)
 # -- the way out ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stopped(server: Faulty, monkeypatch: pytest.MonkeyPatch) -> tuple[Faulty, dict[str, Any]]:
-    """Return a server that has one of two tables, because the copy was stopped."""
-    before = fill(server)
+def stop_after_the_first_table(server: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
+        patch.setattr("lancekeep.adapters.rest.home.at_once", lambda act, items: list(map(act, items)))
         kill = kills(patch)
         kill(4)
         with pytest.raises(Crash):
             server.copy()
-        kill(None)
+
+
+@pytest.fixture
+def stopped(server: Faulty, monkeypatch: pytest.MonkeyPatch) -> tuple[Faulty, dict[str, Any]]:
+    """Return a server that has one of two tables, because the copy was stopped."""
+    before = fill(server)
+    stop_after_the_first_table(server, monkeypatch)
     assert [name for name, found in server.served().items() if isinstance(found, tuple)] == ["ml.t"]
     return server, before
 
@@ -388,11 +393,7 @@ def test_table_that_was_renamed_on_the_server_leaves_it_when_the_copy_is_given_u
 def test_version_that_only_the_server_has_ends_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with faulty(tmp_path / "above") as server:
         fill(server)
-        kill = kills(monkeypatch)
-        kill(4)
-        with pytest.raises(Crash):
-            server.copy()
-        kill(None)
+        stop_after_the_first_table(server, monkeypatch)
         respond = server.respond
 
         def later(asked: Asked) -> Answer:
@@ -439,6 +440,37 @@ def test_copy_that_is_given_up_stops_and_leaves_nothing(server: Faulty) -> None:
     with server.connect() as catalog:
         assert shown(catalog) == before
     assert server.copy().done
+
+
+def test_tables_are_entered_at_once_and_none_is_begun_after_an_error(server: Faulty) -> None:
+    with server.connect() as catalog:
+        catalog.write("t", ROWS)
+        first = Path(catalog.describe_table("t").uri.removeprefix("file://"))
+        for number in range(10):
+            shutil.copytree(first, f"{server.lake}/{number}")
+            catalog.register_table(f"t{number}", str(number))
+        for name in ("a", "a.b", "a.b.c", "a.b.c.d"):
+            catalog.create_namespace(name)
+        catalog.rename_table("t0", "a.b.c.d.t")
+        before = shown(catalog)
+    together, asked_for = Barrier(8), list[str]()
+
+    def respond(asked: Asked) -> Answer:
+        if not asked.path.partition("?")[0].endswith("/register"):
+            return forward(asked)
+        asked_for.append(asked.path)
+        with suppress(BrokenBarrierError):
+            together.wait(30)  # all of them have begun
+        return Answer(400, {}, b"")
+
+    server.respond = respond
+    with pytest.raises(LancekeepError) as error:
+        server.copy(options={"read_timeout": "60"})
+    assert not together.broken
+    assert len(asked_for) == 8
+    check_way_out(server, before, error.value)
+    assert server.copy().done
+    assert server.served() == before
 
 
 # -- what others do on the server ----------------------------------------------------------------------------------

@@ -9,16 +9,19 @@ the tables: numbered objects, each created once, below ``.lancekeep-servers`` in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from hashlib import sha256
+from math import inf
+from threading import Event
 from urllib.parse import unquote
 
 import attrs
 
 from lancekeep.adapters.rest.tables import RestNamespaces, RestTables, texts_of
-from lancekeep.application.concurrency import all_alongside
+from lancekeep.application.concurrency import all_alongside, at_once
 from lancekeep.application.retry import Retry
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Put, Remove, SetProperties, page
 from lancekeep.domain.dropped import is_record
@@ -149,7 +152,7 @@ class ServedHome:
 
     The location of a table outside of the root is its URI.
 
-    Changes are operations of the server, one after the other; each can be repeated. Only the record is changed by
+    Changes are operations of the server, several at a time; each can be repeated. Only the record is changed by
     compare-and-set.
 
     Args:
@@ -279,8 +282,7 @@ class ServedHome:
         for entry, fault in zip(entered, all_alongside(self.fault_of, entered), strict=True):
             if fault is not None:
                 raise Refused(f"{ObjectId.from_key(entry.object_id)}: {fault}")
-        for entry in entered:
-            self._deregister(ObjectId.from_key(entry.object_id))
+        at_once(self._deregister, [ObjectId.from_key(entry.object_id) for entry in entered])
 
     def fault_of(self, entry: ManifestEntry) -> str | None:
         """Return why the storage does not hold a table as the server shows it.
@@ -402,21 +404,35 @@ class ServedHome:
         return "://" not in location and not location.startswith(("/", "./", "../"))
 
     def _make_all(self, changes: Sequence[Change], number: int) -> None:
-        """Make changes, one after the other, until another process changes the record.
+        """Make changes, several at a time, until one fails or another process changes the record.
 
         Raises:
-            ConcurrentModification: Another process has. If it has given the copy up, the last table leaves the server
+            ConcurrentModification: Another process has. If it has given the copy up, the last tables leave the server
                 again.
         """
         self._require_latest(number)
-        for change in changes:
+        ended = Event()
+        for group in _independent(changes):
+            at_once(partial(self._make_unless, ended, number), group)
+
+    def _make_unless(self, ended: Event, number: int, change: Change) -> None:
+        """Make a change unless another change has failed."""
+        if ended.is_set():
+            return
+        try:
             self._make(change)
-            try:
-                self._require_latest(number)
-            except ConcurrentModification:
-                if isinstance(change, Put) and MOVED_PROPERTY in self._record().properties:
-                    self.leave([change.entry], alone=True)
-                raise
+            self._require_still(change, number)
+        except BaseException:
+            ended.set()
+            raise
+
+    def _require_still(self, change: Change, number: int) -> None:
+        try:
+            self._require_latest(number)
+        except ConcurrentModification:
+            if isinstance(change, Put) and MOVED_PROPERTY in self._record().properties:
+                self.leave([change.entry], alone=True)
+            raise
 
     def _make(self, change: Change) -> None:
         match change:
@@ -505,6 +521,22 @@ class ServedHome:
         below = f"{self._root_key}/{location}/{VERSIONS}/".lstrip("/")
         names = (ManifestName.parse(info.key.removeprefix(below)) for info in self._objects.list(below))
         return max((name.version for name in names if name is not None and not name.is_staged), default=None)
+
+
+def _independent(changes: Iterable[Change]) -> list[list[Change]]:
+    """Group changes: removals, the namespaces of each level, tables.
+
+    The changes of one group do not need each other.
+    """
+    groups = defaultdict[float, list[Change]](list)
+    for change in changes:
+        match change:
+            case Remove():
+                groups[0].append(change)
+            case Put(entry):
+                level = len(ObjectId.from_key(entry.object_id).names)
+                groups[level if entry.object_type == NAMESPACE else inf].append(change)
+    return [groups[level] for level in sorted(groups)]
 
 
 def _with_parents(location: str) -> Iterator[str]:
