@@ -1,11 +1,11 @@
 """Authorization: who may do what with which object, decided by a policy.
 
-Grants only add permissions. A grant covers an object and everything below it.
+Grants only add permissions. A grant covers an object and everything below it. Quotas limit what a subtree may hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from enum import IntEnum, StrEnum
 
 import attrs
@@ -91,14 +91,53 @@ class Grant:
 
     def names(self, principal: Principal) -> bool:
         """Return whether the grant is for a principal."""
-        return EVERYONE in self.principals or principal.name in self.principals or bool(self.groups & principal.groups)
+        return _names(self.principals, self.groups, principal)
+
+
+@attrs.frozen
+class Quota:
+    """How many tables and bytes a subtree may hold.
+
+    All tables of the subtree count, also those that other principals created.
+
+    Attributes:
+        subtree: The object that the quota covers, with everything below it; the root for the whole catalog.
+        tables: The maximum number of tables; None for any number.
+        bytes: The bytes of the subtree above which it takes no more rows; None for any number.
+        principals: The names of the principals that the quota limits; `EVERYONE` for all principals.
+        groups: The names of the groups that it limits.
+        number: The position of the quota in its file, from 1.
+    """
+
+    subtree: ObjectId
+    tables: int | None = None
+    bytes: int | None = None
+    principals: frozenset[str] = frozenset((EVERYONE,))
+    groups: frozenset[str] = frozenset()
+    number: int = 0
+
+    @property
+    def title(self) -> str:
+        """The limits and the subtree in words."""
+        limits = (("tables", self.tables), ("bytes", self.bytes))
+        shown = " and ".join(f"{limit:,} {what}" for what, limit in limits if limit is not None)
+        return f"quota {self.number}: {shown} for {'the catalog' if self.subtree.is_root else self.subtree}"
+
+    def covers(self, object_id: ObjectId) -> bool:
+        """Return whether an object is in the subtree."""
+        return _covers(self.subtree, object_id)
+
+    def limits(self, principal: Principal) -> bool:
+        """Return whether the quota limits a principal."""
+        return _names(self.principals, self.groups, principal)
 
 
 @attrs.frozen
 class Policy:
-    """The grants of a catalog. Without a grant, a principal has no access."""
+    """The grants and quotas of a catalog. Without a grant, a principal has no access."""
 
     grants: tuple[Grant, ...] = ()
+    quotas: tuple[Quota, ...] = ()
 
     def state(self) -> Policy:
         """Return what all decisions follow from."""
@@ -129,6 +168,10 @@ class Policy:
     def restricted(self, principal: Principal, object_id: ObjectId) -> list[Grant]:
         """Return the grants on an object for a principal that hold within a restriction."""
         return [each for each in self.covering(principal, object_id) if each.restriction is not None]
+
+    def limiting(self, principal: Principal) -> list[Quota]:
+        """Return the quotas that limit a principal."""
+        return [each for each in self.quotas if each.limits(principal)]
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         """Return whether a principal has a right on an object, or on an object below it."""
@@ -165,6 +208,11 @@ class Policy:
             return Decision.ALLOWED
         restricted = any(permission.is_in(each.rights) for each in covering)
         return Decision.RESTRICTED if restricted else Decision.DENIED
+
+
+def _names(principals: Set[str], groups: Set[str], principal: Principal) -> bool:
+    """Return whether names of principals and groups stand for a principal, too."""
+    return EVERYONE in principals or principal.name in principals or bool(groups & principal.groups)
 
 
 def _covers(subtree: ObjectId, object_id: ObjectId) -> bool:

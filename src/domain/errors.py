@@ -168,6 +168,10 @@ class AccessDenied(Refused):
     """The credentials do not permit the operation."""
 
 
+class QuotaExceeded(AccessDenied):
+    """A quota of the policy is full; nothing was changed."""
+
+
 class Retryable(LancekeepError):
     """The operation failed, but may succeed if it is called again."""
 

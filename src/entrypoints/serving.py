@@ -48,13 +48,18 @@ def application(
     with ExitStack() as stack:
         namespace, root = stack.enter_context(namespace_of(config, native=task.native, committers=task.committers))
         own = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
-        base_paths = None if own is None else directory_of(own, "serve").versions.base_paths
+        directory = None if own is None else directory_of(own, "serve")
+        base_paths = None if directory is None else directory.versions.base_paths
+        usage = None if directory is None else directory.usage
         if own is not None and config.impl != "rest":
             own.initialize()
         audit = AuditLog(Path(settings.audit), name) if settings.audit else None
         reloaded = not_reported if audit is None else audit.reloaded
-        security = security_of(settings, config.storage_options, base_paths, reloaded, authenticators)
+        security = security_of(settings, config.storage_options, base_paths, reloaded, authenticators, usage)
         end_maintenance = stack.enter_context(maintaining(namespace, plan, confined=bool(settings.policy)))
+        if security.meter is not None:
+            security.meter.start()
+            stack.callback(security.meter.stop)
         is_recorded = settings.events and task.records
         recorder = stack.enter_context(recording(namespace, is_wanted=is_recorded))
         subscribers = task.subscribers if task.records else ()
@@ -66,6 +71,7 @@ def application(
             namespace,
             settings,
             around=security.around,
+            inside=security.inside,
             middleware=security.middleware,
             others=others,
             audit=audit,
@@ -80,8 +86,9 @@ def application(
             def left() -> float:
                 return max(0.0, end - time.monotonic())
 
-            ended = own is None or directory_of(own, "serve").leave_committers(left())
-            ended &= own is None or directory_of(own, "serve").automatic.close(left())
+            ended = directory is None or directory.leave_committers(left())
+            ended &= directory is None or directory.automatic.close(left())
+            ended &= security.meter is None or security.meter.stop(left())
             ended &= recorder is None or recorder.stop(left())
             ended &= workers.stop(left())
             return end_maintenance(left()) and ended

@@ -99,6 +99,40 @@ def added_references(before: bytes, after: bytes, name: str) -> Iterator[FileRef
     yield from (file for file in file_references(after, name, but=same) if (file.base, file.path) not in known)
 
 
+@attrs.frozen
+class OwnBytes:
+    """What a version holds in the directory of its table.
+
+    Attributes:
+        size: The bytes of its data files and indexes, as far as the manifest states them.
+        unsized: The data files whose size the manifest does not state.
+    """
+
+    size: int = 0
+    unsized: frozenset[str] = frozenset()
+
+    def exceeds(self, before: OwnBytes) -> bool:
+        """Return whether the version may hold more than another version."""
+        return self.size > before.size or not self.unsized <= before.unsized
+
+
+def own_bytes(content: bytes, name: str) -> OwnBytes:
+    """Return what a version holds in the directory of its table.
+
+    Files at base paths belong to other tables, and deletion files are small.
+
+    Args:
+        content: the bytes of the manifest file.
+        name: the file, for messages.
+
+    Raises:
+        Damaged: as `file_references`.
+    """
+    own = [file for file in file_references(content, name) if file.base is None and file.deletion is None]
+    unsized = frozenset(file.path for file in own if file.size is None and file.fragment is not None)
+    return OwnBytes(sum(file.size or 0 for file in own), unsized)
+
+
 def base_paths(content: bytes, name: str) -> list[str]:
     """Return the base paths that a manifest defines, whether files use them or not.
 

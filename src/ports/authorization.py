@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from typing import Protocol
 
-from lancekeep.domain.authorization import Decision, Grant, Principal
+from lancekeep.domain.authorization import Decision, Grant, Principal, Quota
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.rights import Permission
 
@@ -47,6 +47,9 @@ class Authorizer(Protocol):
 
     def restricted(self, principal: Principal, object_id: ObjectId) -> Sequence[Grant]:
         """Return the grants on an object that hold within a restriction."""
+
+    def limiting(self, principal: Principal) -> Sequence[Quota]:
+        """Return the quotas that limit a principal."""
 
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         """Return whether a principal has a right on an object, or on an object below it."""

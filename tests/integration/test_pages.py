@@ -329,10 +329,12 @@ def test_security(home: Path, server_settings: dict[str, str]) -> None:
     def settings(given: Mapping[str, Any]) -> None:
         [kind] = given
         read.append(kind)
-        if kind == "grants":
+        if kind in ("grants", "quotas"):
             [text] = (text for text in toml if tomllib.loads(text) == given)
+            if kind == "quotas":
+                text += '[[grants]]\nrole = "write"\non = "ml"\nprincipals = ["key:ada"]\n'
             (home / "policy.toml").write_text(text)
-            assert len(read_policy(home / "policy.toml").grants) == len(given["grants"])
+            assert len(getattr(read_policy(home / "policy.toml"), kind)) == len(given[kind])
             return
         [(section, values)] = given["server"].items()
         security_of(ServerSettings(keys=str(home / "keys.json"), **{section: values}), {})
@@ -347,7 +349,7 @@ def test_security(home: Path, server_settings: dict[str, str]) -> None:
         **server_settings,
     }
     assert Reader(places, settings=settings).read(page("security.md"))
-    assert sorted(read) == [*["grants"] * 4, *["server"] * 4]
+    assert sorted(read) == [*["grants"] * 4, "quotas", *["server"] * 4]
 
 
 def test_several_catalogs(home: Path, port: int, server_settings: dict[str, str]) -> None:

@@ -45,6 +45,15 @@ role = "{role}"
 on = ""
 principals = ["key:{name}"]
 """
+QUOTAS = """
+[[quotas]]
+on = "few"
+tables = 1
+
+[[quotas]]
+on = "small"
+bytes = 0
+"""
 
 
 @attrs.frozen
@@ -108,7 +117,7 @@ def configure(folder: Path, more: str = "") -> dict[str, str]:
     Ada may read prod and write dev; bob may write prod.
     """
     keys = {name: KeyFile(folder / "keys.json").create(name)[1] for name in ("ada", "bob")}
-    (folder / "dev.toml").write_text(POLICY.format(role="write", name="ada"))
+    (folder / "dev.toml").write_text(POLICY.format(role="write", name="ada") + QUOTAS)
     (folder / "prod.toml").write_text(POLICY.format(role="read", name="ada") + POLICY.format(role="write", name="bob"))
     (folder / "lancekeep.toml").write_text(
         f"""
@@ -223,6 +232,17 @@ def test_each_catalog_has_its_own_policy_entries_and_audit_lines(server: Served)
     }
     shown = CliRunner().invoke(command, ["audit", str(server.folder / "audit.jsonl"), "--catalog", "prod", "--json"])
     assert {each["catalog"] for each in json.loads(shown.output)} == {"prod"}
+
+
+def test_each_catalog_has_its_own_quotas(server: Served) -> None:
+    for name, by, status in (("dev", "ada", 403), ("prod", "bob", 200)):
+        for namespace in ("few", "small"):
+            made = server.ask(f"/catalogs/{name}/v1/namespace/{namespace}/create", {}, by)
+            assert made.status_code == 200, made.text
+        assert [create(server, name, f"few${each}", by).status_code for each in "ab"] == [200, status]
+    update = ("/catalogs/dev/v1/table/small$t/update", {"updates": [["n", "n + 1"]]})
+    answers = (server.ask(*update).text for _ in range(1000))  # until the thread of the server has measured
+    assert any("quota 2: 0 bytes for small. Its tables had 0 bytes" in answer for answer in answers)
 
 
 def test_only_catalogs_that_record_events_have_them(server: Served) -> None:

@@ -19,17 +19,26 @@ A file has any number of grants::
     groups = ["analysts"]
     columns = ["id", "name", "team"]                   # other columns are absent
     rows = "team <> 'board'"                           # rows for which this is not true are absent
+
+It may have quotas, which limit all callers, or the principals and groups that they name::
+
+    [[quotas]]
+    on = "ml"
+    tables = 1000
+    bytes = "2 TB"
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from lancekeep.domain.authorization import Decision, Grant, Policy, Principal
+from lancekeep.domain.authorization import EVERYONE, Decision, Grant, Policy, Principal, Quota
 from lancekeep.domain.conditions import Condition, condition_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.expressions import require_bounded
@@ -42,6 +51,16 @@ _LOG = logging.getLogger(__name__)
 _KINDS = ("key:", "jwt:")
 """What the names of principals begin with: how they authenticate."""
 _KEYS = ("role", "rights", "on", "principals", "groups", "columns", "rows")
+_QUOTA_KEYS = ("on", "principals", "groups", "tables", "bytes")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?([kMGTP]|[KMGTP]i)?B")
+_POWERS = "kMGTP"
+
+Check = Callable[[Policy], None]
+"""Raises `InvalidInput` for a policy that cannot be kept."""
+
+
+def any_policy(policy: Policy) -> None:
+    """Accept every policy."""
 
 
 class PolicyFile:
@@ -53,14 +72,16 @@ class PolicyFile:
     Args:
         path: The file.
         reloaded: Called after each change of the file.
+        check: Refuses a policy that cannot be kept.
 
     Raises:
         InvalidInput: The file cannot be read, or is invalid.
     """
 
-    def __init__(self, path: Path, reloaded: Reloaded = not_reported) -> None:
+    def __init__(self, path: Path, reloaded: Reloaded = not_reported, check: Check = any_policy) -> None:
         self._file = WatchedFile(path)
-        self._policy = read_policy(path)
+        self._check = check
+        self._policy = self._read()
         self._reloaded = reloaded
         self.problem: str | None = None
 
@@ -85,6 +106,9 @@ class PolicyFile:
     def restricted(self, principal: Principal, object_id: ObjectId) -> Sequence[Grant]:
         return self.policy.restricted(principal, object_id)
 
+    def limiting(self, principal: Principal) -> Sequence[Quota]:
+        return self.policy.limiting(principal)
+
     def sees(self, principal: Principal, object_id: ObjectId) -> bool:
         return self.policy.sees(principal, object_id)
 
@@ -95,14 +119,21 @@ class PolicyFile:
 
     def _reload(self) -> None:
         try:
-            self._policy = read_policy(self._file.path)
+            self._policy = self._read()
         except InvalidInput as error:
             self.problem = str(error)
             _LOG.error("The last valid policy stays in force: %s", error)
         else:
             self.problem = None
-            _LOG.info("Read the policy in %s again: %d grants.", self._file.path, len(self._policy.grants))
+            policy = self._policy
+            counts = len(policy.grants), len(policy.quotas)
+            _LOG.info("Read the policy in %s again: %d grants, %d quotas.", self._file.path, *counts)
         self._reloaded(self._file.path, self.problem)
+
+    def _read(self) -> Policy:
+        policy = read_policy(self._file.path)
+        self._check(policy)
+        return policy
 
 
 def read_policy(path: Path) -> Policy:
@@ -117,25 +148,77 @@ def read_policy(path: Path) -> Policy:
         raise InvalidInput(f"cannot read the policy {path}: {error.strerror}") from error
     except ValueError as error:
         raise InvalidInput(f"the policy {path} is not a TOML file: {error}") from error
-    _require_known(content, ("grants",), f"the policy {path}")
-    grants = content.get("grants", [])
-    if not isinstance(grants, list) or not all(isinstance(each, dict) for each in grants):
-        raise InvalidInput(f"the policy {path}: write each grant as a table [[grants]]")
-    return Policy(tuple(_grant(each, at, f"the policy {path}, grant {at}") for at, each in enumerate(grants, 1)))
+    place = f"the policy {path}"
+    _require_known(content, ("grants", "quotas"), place)
+    return Policy(
+        tuple(_grant(each, at, f"{place}, grant {at}") for at, each in _tables(content, "grants", place)),
+        tuple(_quota(each, at, f"{place}, quota {at}") for at, each in _tables(content, "quotas", place)),
+    )
+
+
+def _tables(content: Mapping[str, Any], name: str, place: str) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the tables of one name, numbered from 1."""
+    tables = content.get(name, [])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise InvalidInput(f"{place}: write each of the {name} as a table [[{name}]]")
+    return list(enumerate(tables, 1))
 
 
 def _grant(given: Mapping[str, Any], number: int, place: str) -> Grant:
     _require_known(given, _KEYS, place)
-    rights = _rights(given, place)
+    rights, subtree = _rights(given, place), _subtree(given, place)
+    principals, groups = _callers(given, place)
+    if not principals and not groups:
+        raise InvalidInput(f"{place} names no principal and no group; name one, or remove the grant")
+    return Grant(rights, subtree, principals, groups, number, _restriction(given, rights, place))
+
+
+def _quota(given: Mapping[str, Any], number: int, place: str) -> Quota:
+    _require_known(given, _QUOTA_KEYS, place)
+    subtree = _subtree(given, place)
+    principals, groups = _callers(given, place)
+    if "principals" not in given and "groups" not in given:
+        principals = frozenset((EVERYONE,))
+    elif not principals and not groups:
+        raise InvalidInput(
+            f"{place} names no principal and no group, so it limits no caller; name one, leave both keys out to limit "
+            "every caller, or remove the quota"
+        )
+    tables = given.get("tables")
+    if tables is not None and (not isinstance(tables, int) or isinstance(tables, bool) or tables < 0):
+        raise InvalidInput(f"{place}: tables is {tables!r}; give a number of tables")
+    size = _bytes(given["bytes"], place) if "bytes" in given else None
+    if tables is None and size is None:
+        raise InvalidInput(f"{place} limits nothing; give tables, bytes, or both")
+    return Quota(subtree, tables, size, principals, groups, number)
+
+
+def _bytes(given: Any, place: str) -> int:
+    """Return a number of bytes, which may be text with a unit."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    found = _SIZE.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise InvalidInput(f"{place}: bytes is {given!r}; give a number, or text such as '2 TB' or '500 GiB'")
+    number, unit = found.groups()
+    power = 0 if unit is None else _POWERS.lower().index(unit[0].lower()) + 1
+    return int(Decimal(number) * (1024 if unit is not None and unit.endswith("i") else 1000) ** power)
+
+
+def _subtree(given: Mapping[str, Any], place: str) -> ObjectId:
     on = given.get("on")
     if not isinstance(on, str | list):
         raise InvalidInput(
             f"{place}: on is {on!r}; give the identifier of an object as text or as a list of names; '' is the catalog"
         )
     try:
-        subtree = ObjectId.of(on)
+        return ObjectId.of(on)
     except InvalidInput as error:
         raise InvalidInput(f"{place}: {error}") from error
+
+
+def _callers(given: Mapping[str, Any], place: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the principals and groups that a grant or a quota names."""
     principals, groups = (_names(given, key, place) for key in ("principals", "groups"))
     unknown = sorted(name for name in principals if not name.startswith(_KINDS) and name != "*")
     if unknown:
@@ -143,9 +226,7 @@ def _grant(given: Mapping[str, Any], number: int, place: str) -> Grant:
             f"{place}: the principal {unknown[0]!r} has no kind; write {_KINDS[0] + unknown[0]!r} for an API key, "
             f"{_KINDS[1] + unknown[0]!r} for the subject of a token, or '*'"
         )
-    if not principals and not groups:
-        raise InvalidInput(f"{place} names no principal and no group; name one, or remove the grant")
-    return Grant(rights, subtree, principals, groups, number, _restriction(given, rights, place))
+    return principals, groups
 
 
 def _restriction(given: Mapping[str, Any], rights: Set[str], place: str) -> Restriction | None:

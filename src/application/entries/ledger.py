@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.entries.limits import current_limits
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question, SetProperties
 from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import (
@@ -196,6 +197,7 @@ class Ledger:
         Raises:
             CommitStoreMismatch: Another commit store manages the versions.
             Superseded: Another attempt of the caller's request has taken over.
+            QuotaExceeded: A quota of the caller has no room for a table that the change adds.
         """
         request = current_request()
         if request is not None and effect is not None:
@@ -213,32 +215,41 @@ class Ledger:
     def authorized(self, decide: Decision[Result]) -> Decision[Result]:
         """Wrap a decision for `apply`.
 
-        The wrapped decision checks the authority, and records the commit store and the identity.
+        The wrapped decision checks the authority and the quotas of the caller, and records the commit store and the
+        identity.
         """
-        proposed = self._proposed()
+        proposed, limits = self._proposed(), current_limits()
 
         def authorized(view: CatalogView) -> tuple[Sequence[Change], Result]:
             remembering = self._remembering(view, proposed)
             changes, result = decide(view)
+            if limits is not None:
+                limits.require_room(view, changes)
             return ([*remembering, *changes] if changes else []), result
 
         return authorized
 
-    def refuse_early(self, decide: Callable[[CatalogView], object]) -> CatalogView:
+    def refuse_early(self, decide: Callable[[CatalogView], Sequence[Change]]) -> CatalogView:
         """Raise the errors of a decision before anything is written.
 
+        The quotas of the caller are checked, too.
         A refusal by a stale view is checked with a fresh one.
 
         Returns:
             The view that the decision accepts.
         """
-        view = self.recent()
+        limits = current_limits()
+
+        def refuse(view: CatalogView) -> CatalogView:
+            changes = decide(view)
+            if limits is not None:
+                limits.require_room(view, changes)
+            return view
+
         try:
-            decide(view)
+            return refuse(self.recent())
         except LancekeepError:
-            view = self.view()
-            decide(view)
-        return view
+            return refuse(self.view())
 
     # -- authority ----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from lancekeep.application.commits.keyed_requests import performing
 from lancekeep.application.commits.protocol_runner import moved
 from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger, once
+from lancekeep.application.entries.limits import limited
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties, ancestors, page
@@ -222,13 +223,15 @@ class Tables:
                 for each, location, properties in zip(declarations, given, stated, strict=True)
             ]
 
-        def accept(view: CatalogView) -> None:
+        def accept(view: CatalogView) -> list[Change]:
             if not view.guarantees.atomic_changes and len(declarations) + len(removed) > 1:
                 raise view.guarantees.refusal("changes one table at a time")
-            for table, location in zip(placed(view), given, strict=True):
-                add_table(view, table, chosen=location is None)
-            for object_id in removed:
-                remove_table(view, object_id, "deregister")
+            added = [
+                change
+                for table, location in zip(placed(view), given, strict=True)
+                for change in add_table(view, table, chosen=location is None)
+            ]
+            return added + [change for each in removed for change in remove_table(view, each, "deregister")]
 
         tables = placed(self._ledger.refuse_early(accept))
         _require_apart([table.location for table in tables])
@@ -446,7 +449,7 @@ class Tables:
         if MANAGED not in changes and DIRECT_COMMITS not in changes:
             return self._ledger.apply(decide, effect=lambda altered: altered)
         if by_storage({MANAGED: changes.get(MANAGED) or ""}):
-            self._ledger.refuse_early(decide)
+            self._ledger.refuse_early(lambda view: decide(view)[0])
             released = self.find(object_id)
             self._let_manage(released, storage=True)
         try:
@@ -528,7 +531,8 @@ class Tables:
             self._removal.refuse_needed([found])
         table = self.remove_entry(object_id, "drop")
         if not force and (clones := self._removal.recorded_readers(table)):
-            self._ledger.apply(lambda view: (add_table(view, table), None), withdraws=True)
+            with limited(None):  # the table was there
+                self._ledger.apply(lambda view: (add_table(view, table), None), withdraws=True)
             raise self._removal.needed(table, clones)
         self._removal.remove(table)
         return table
@@ -564,7 +568,8 @@ class Tables:
             if self._ledger.commits.latest(root) is None:
                 self._removal.remove_leftovers(table, keys)
                 return True
-        self._ledger.apply(lambda view: (add_table(view, removed), None))
+        with limited(None):  # the table was there
+            self._ledger.apply(lambda view: (add_table(view, removed), None))
         return False
 
     def remove_entry(self, object_id: ObjectId, action: str) -> Table:

@@ -388,7 +388,7 @@ class Writes:
 
         if self._ledger.effect_of_request() is not None:
             return Committed(1, "", 0)
-        self._ledger.refuse_early(self._ledger.authorized(decide))
+        self._ledger.refuse_early(lambda view: self._ledger.authorized(decide)(view)[0])
         if self._ledger.managed and by_storage(table.properties):
             self._ledger.commits.release(self._places.dataset_root(table))
         if self._ledger.holds(table):

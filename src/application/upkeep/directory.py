@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lancekeep.application.entries.mem_wal import MemWal
     from lancekeep.application.entries.namespaces import Namespaces
     from lancekeep.application.entries.protection import Protection
+    from lancekeep.application.entries.quotas import Quotas
     from lancekeep.application.entries.removal import Removal
     from lancekeep.application.entries.sql_views import SqlViews
     from lancekeep.application.entries.staged_checks import StagedChecks
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintenance
     from lancekeep.application.upkeep.bases import PropertiesAt
     from lancekeep.application.upkeep.digest_recorder import DigestRecorder, FileDigestOf
+    from lancekeep.application.upkeep.usage import Usage
     from lancekeep.domain.catalog import CatalogView
     from lancekeep.ports.commit_store import ExternalCommitStore
     from lancekeep.ports.committers import Committers, Received
@@ -200,7 +202,20 @@ class Directory:
     def _staged_checks(self) -> StagedChecks:
         from lancekeep.application.entries.staged_checks import StagedChecks
 
-        return StagedChecks(self._base_paths, self.mem_wal, self.protection, self.clones)
+        return StagedChecks(self._base_paths, self.mem_wal, self.protection, self._quotas, self.clones)
+
+    @part
+    def _quotas(self) -> Quotas:
+        from lancekeep.application.entries.quotas import Quotas
+
+        return Quotas(self.ledger, self.places)
+
+    @part
+    def usage(self) -> Usage:
+        """Measures the bytes of subtrees."""
+        from lancekeep.application.upkeep.usage import Usage
+
+        return Usage(self.ledger, self.places)
 
     # -- rows ---------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,8 @@ def test(file: Path, principal: str, operation: str, object_id: str, groups: tup
 
     PRINCIPAL is key:NAME or jwt:SUBJECT. OPERATION is a right, the role write or admin, or an operation such as
     DropTable. Without OBJECT, the question is about the whole catalog. The exit code is 1 if the policy refuses. The
-    keys of the server give groups to a key, and tokens carry them: name them by --group.
+    keys of the server give groups to a key, and tokens carry them: name them by --group. The quotas that limit
+    PRINCIPAL in OBJECT are shown, too; only the server knows how much of them is used.
     """
     who, what = Principal(principal, frozenset(groups)), ObjectId.of(object_id)
     needed, listing = _needed(operation, what)
@@ -73,6 +74,7 @@ def test(file: Path, principal: str, operation: str, object_id: str, groups: tup
     within = [] if missing else _within(needed, found)
     restriction = united(each.restriction for each in within if each.restriction is not None)
     reason = _refusal(operation, needed, restriction) if within else ""
+    quotas = [each for each in rules.limiting(who) if each.covers(what)]
     if within:
         decision = Decision.DENIED if reason else Decision.RESTRICTED
     if as_json:
@@ -83,6 +85,10 @@ def test(file: Path, principal: str, operation: str, object_id: str, groups: tup
         role = max((role_of(each.right) for each in needed), key=list(ROLES).index)
         grants = [_document(each) for each in found]
         report = {"decision": decision.value, "needs": role, "rights": rights, "on": str(what), "grants": grants}
+        report["quotas"] = [
+            {"quota": each.number, "on": str(each.subtree), "tables": each.tables, "bytes": each.bytes}
+            for each in quotas
+        ]
         print_report(report | ({"restriction": str(restriction or ""), "reason": reason} if within else {}))
     else:
         explained = _explained(operation, who, what, missing, found)
@@ -98,6 +104,8 @@ def test(file: Path, principal: str, operation: str, object_id: str, groups: tup
             print_line(
                 f"  grant {grant.number}: {grant.title} on {grant.subtree} for {', '.join(shown['for'])}{limits}"
             )
+        for quota in quotas:
+            print_line(f"  {quota.title}")
     if missing or reason:
         click.get_current_context().exit(1)
 

@@ -80,6 +80,7 @@ def create_app(
     settings: ServerSettings | None = None,
     *,
     around: Sequence[Around] = (),
+    inside: Sequence[Around] = (),
     middleware: Sequence[Middleware] = (),
     others: Mapping[str, ASGIApp] | None = None,
     audit: AuditLog | None = None,
@@ -94,6 +95,7 @@ def create_app(
         settings: The settings of the server.
         around: Wrappers of the call of every operation, the outermost first. Batches are outside of all of them, and
             idempotency is inside.
+        inside: Wrappers inside of idempotency, which a repeated request does not reach.
         middleware: ASGI middleware of the operations, the outermost first; it runs inside the logs and metrics.
         others: Applications beside the operations, by the first segments of their paths.
         audit: The audit log; None without one.
@@ -113,7 +115,7 @@ def create_app(
         telemetry.registry.register(collector)
     router = Router((*ROUTES, *EXTENSIONS, *GET_ROUTES, *LEGACY_ROUTES))
     conditional = Conditional(namespace, decisions or (object if around else lambda: None))
-    innermost = Operations(namespace, settings, around, router, conditional)
+    innermost = Operations(namespace, settings, around, inside, router, conditional)
     health = Health(namespace, innermost.threads.use, audit)
     operations: Any = innermost
     for each in reversed(middleware):
@@ -224,6 +226,7 @@ class Operations:
         namespace: api.LanceNamespace,
         settings: ServerSettings,
         around: Sequence[Around],
+        inside: Sequence[Around],
         router: Router,
         conditional: Conditional,
     ) -> None:
@@ -239,7 +242,7 @@ class Operations:
         self.running = Running()
         self.events = EventAnswers(settings.long_seconds)
         self._perform: Handler = self.call
-        wrappers: tuple[Around, ...] = (Batches(self._places), *around, Idempotency(namespace))
+        wrappers: tuple[Around, ...] = (Batches(self._places), *around, Idempotency(namespace), *inside)
         for wrapper in reversed(wrappers):
             self._perform = _wrapped(wrapper, self._perform)
 

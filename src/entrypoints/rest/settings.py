@@ -26,6 +26,7 @@ _RANGES = (
     ("requests", 1, 1_000_000),
     ("rate", 0, 1_000_000),
     ("burst", 1, 1_000_000),
+    ("usage_seconds", 1, 86_400),
     ("largest_body", 1, 1 << 50),
     ("largest_batch", 1, 1 << 40),
     ("largest_document", 1, 1 << 30),
@@ -84,6 +85,7 @@ class ServerSettings:
         requests: The number of requests in progress above which further ones are refused.
         rate: The requests per second that each principal may send; 0 for any number.
         burst: The requests that a principal may send at once, if there is a rate.
+        usage_seconds: The seconds between two measurements of the bytes that quotas limit.
         largest_body: The maximum size of a body in bytes, as sent and after decompression.
         largest_batch: The maximum size in bytes of one Arrow batch or dictionary after decompression.
         largest_document: The maximum size of a JSON body in bytes.
@@ -116,6 +118,7 @@ class ServerSettings:
     requests: int = 1024
     rate: int = 0
     burst: int = 100
+    usage_seconds: int = 60
     largest_body: int = 1 << 30
     largest_batch: int = 1 << 28
     largest_document: int = 1 << 24

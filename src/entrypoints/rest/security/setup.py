@@ -12,9 +12,12 @@ from starlette.middleware import Middleware
 
 from lancekeep.adapters.authentication.api_keys import ApiKeys
 from lancekeep.adapters.authentication.tokens import Issuer, Tokens
-from lancekeep.adapters.authorization.policy_file import PolicyFile
+from lancekeep.adapters.authorization.policy_file import PolicyFile, any_policy
 from lancekeep.application.entries.base_paths import BasePaths
+from lancekeep.application.upkeep.usage import Usage
+from lancekeep.domain.authorization import Policy
 from lancekeep.domain.errors import InvalidInput, MissingExtra
+from lancekeep.entrypoints.metering import Meter
 from lancekeep.entrypoints.rest.app import Around
 from lancekeep.entrypoints.rest.security.authentication import (
     Authentication,
@@ -24,6 +27,7 @@ from lancekeep.entrypoints.rest.security.authentication import (
 )
 from lancekeep.entrypoints.rest.security.authorization import Authorization
 from lancekeep.entrypoints.rest.security.limits import Concurrency, Rate, Share, Transfer
+from lancekeep.entrypoints.rest.security.quotas import Quotas
 from lancekeep.entrypoints.rest.security.vending import Vending
 from lancekeep.entrypoints.rest.settings import ServerSettings, require_callers
 from lancekeep.local_files import Reloaded, not_reported
@@ -42,16 +46,20 @@ class Security:
     Attributes:
         around: Wrappers of the call of every operation, the outermost first.
         middleware: ASGI middleware, the outermost first.
+        inside: Wrappers of the call inside of idempotency.
         keys: Verifies API keys; None if there are none.
         tokens: Verifies bearer tokens; None if there are none.
         authorizer: Decides what a principal may do; None if every caller may do everything.
+        meter: Measures what quotas limit; None if there are none.
     """
 
     around: tuple[Around, ...]
     middleware: tuple[Middleware, ...]
+    inside: tuple[Around, ...] = ()
     keys: Authenticator | None = None
     tokens: Authenticator | None = None
     authorizer: Authorizer | None = None
+    meter: Meter | None = None
 
     @property
     def decisions(self) -> Callable[[], object]:
@@ -113,6 +121,7 @@ def security_of(
     base_paths: BasePaths | None = None,
     reloaded: Reloaded = not_reported,
     authenticators: Authenticators | None = None,
+    usage: Usage | None = None,
 ) -> Security:
     """Return the security that the settings of a server describe.
 
@@ -123,6 +132,7 @@ def security_of(
             namespace.
         reloaded: Called when the files of keys or grants are read again.
         authenticators: What verifies credentials, if it is shared; None to make it from the settings.
+        usage: Measures the bytes of the catalog; None if the server cannot keep quotas in the served namespace.
 
     Raises:
         InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
@@ -141,12 +151,25 @@ def security_of(
     middleware = (*guards_of(settings, authenticators), transfer)
     if not authenticators:
         return Security((), middleware)
-    policy = PolicyFile(Path(settings.policy), reloaded) if settings.policy else None
     around: list[Around] = [without_identity]
-    if policy is not None:
-        around.append(Authorization(policy))
-    around.append(Vending(_vendor(settings, storage_options), policy, base_paths))
-    return Security(tuple(around), middleware, authenticators.keys, authenticators.tokens, policy)
+    vendor, found = _vendor(settings, storage_options), (authenticators.keys, authenticators.tokens)
+    if not settings.policy:
+        return Security((*around, Vending(vendor, None, base_paths)), middleware, (), *found)
+    policy = PolicyFile(Path(settings.policy), reloaded, any_policy if usage is not None else _without_quotas)
+    around += [Authorization(policy), Vending(vendor, policy, base_paths)]
+    if usage is None:
+        return Security(tuple(around), middleware, (), *found, policy)
+    meter = Meter(usage, lambda: policy.policy.quotas, settings.usage_seconds)
+    return Security(tuple(around), middleware, (Quotas(policy, meter.used),), *found, policy, meter)
+
+
+def _without_quotas(policy: Policy) -> None:
+    """Refuse quotas that the server of another catalog has to keep."""
+    if policy.quotas:
+        raise InvalidInput(
+            "the policy has [[quotas]], and this server serves a namespace whose changes it does not decide; write "
+            "the quotas into the policy of the server that opens the catalog itself, and remove them here"
+        )
 
 
 def tls_of(settings: ServerSettings) -> dict[str, str]:
