@@ -1,6 +1,6 @@
-"""Judge the catalog of a server by the behaviours.
+"""Judge the catalog of a server by the behaviours, and its answers by the OpenAPI document.
 
-Each is tried in a namespace that the judge creates and removes, beside whatever the catalog holds.
+The judge works in namespaces that it creates and removes, beside whatever the catalog holds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from uuid import uuid4
 import attrs
 from lance_namespace import errors
 
+from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.domain.errors import AccessDenied, InvalidInput, LancekeepError, NotFound, StoreUnavailable
 from lancekeep.testing.behaviours import (
     BEHAVIOURS,
@@ -24,9 +25,10 @@ from lancekeep.testing.behaviours import (
     NotOffered,
     Open,
     Outcome,
-    Result,
     Storage,
+    Verdict,
 )
+from lancekeep.testing.protocol import Protocol, check_ids
 
 PREFIX = "lancekeep_conformance_"
 OF_A_WHOLE_CATALOG = {"root/exists", "root/not-dropped", "tables/declare-root", "all-tables/list", "all-tables/nested"}
@@ -37,33 +39,22 @@ JUDGED: Sequence[Behaviour] = tuple(each for each in BEHAVIOURS if not each.belo
 
 
 @attrs.frozen
-class Verdict:
-    """What a behaviour showed."""
-
-    behaviour: Behaviour
-    result: Result
-
-    @property
-    def area(self) -> str:
-        """The part of the interface: the first word of the behaviour's id."""
-        return self.behaviour.id.partition("/")[0]
-
-
-@attrs.frozen
 class Conformance:
     """The verdicts of a judge.
 
     Attributes:
-        verdicts: one for each behaviour, in the order of `JUDGED`.
+        verdicts: one for each behaviour, in the order of `JUDGED`, and for each check of an operation.
         left: namespaces of the judge that could not be removed.
+        beyond: the fields of answers that the OpenAPI document does not have.
     """
 
     verdicts: Sequence[Verdict]
     left: Sequence[str] = ()
+    beyond: Sequence[str] = ()
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
-        """The number of behaviours by outcome."""
+        """The number of checks by outcome."""
         found = Counter(each.result.outcome for each in self.verdicts)
         return {outcome: found[outcome] for outcome in Outcome}
 
@@ -79,10 +70,10 @@ class Conformance:
             skipped=str(counts[Outcome.NOT_OFFERED]),
         )
         for each in self.verdicts:
-            name = each.behaviour.id.partition("/")[2]
+            name = each.id.partition("/")[2]
             case = ET.SubElement(suite, "testcase", classname=each.area, name=name)
             if each.result.outcome is Outcome.FAILED:
-                ET.SubElement(case, "failure", message=each.result.answer).text = each.behaviour.sentence
+                ET.SubElement(case, "failure", message=each.result.answer).text = each.sentence
             elif each.result.outcome is Outcome.NOT_OFFERED:
                 ET.SubElement(case, "skipped", message=each.result.answer)
         ET.indent(suite)
@@ -94,30 +85,38 @@ def judge(
     *,
     within: Sequence[str] = (),
     storage: Storage | None = None,
+    server: RestSettings | None = None,
     only: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Conformance:
-    """Try each behaviour in a namespace of its own, and remove the namespace.
+    """Try each behaviour in a namespace of its own, and the operations in another; remove the namespaces.
 
     Args:
         open_: opens the catalog; each call opens another instance.
         within: an existing namespace in which to work. Default: the root.
         storage: what is known of the storage.
-        only: a part of the ids of the behaviours to try. Default: all.
-        progress: is called with the number of tried behaviours, of all, and the id of the last.
+        server: how to reach the server, to check its answers. Default: only the behaviours are tried.
+        only: a part of the ids of the checks to make. Default: all.
+        progress: is called with the number of checks made, of all, and the id of the last.
 
     Raises:
-        InvalidInput: No behaviour has ``only`` in its id; or the tables of the catalog cannot be created, or cannot be
+        InvalidInput: No check has ``only`` in its id; or the tables of the catalog cannot be created, or cannot be
             read from here, so that the behaviours would say nothing.
         NotFound: The namespace ``within`` does not exist.
         AccessDenied: The catalog refuses to create a namespace or a table.
         StoreUnavailable: The catalog does not answer.
     """
     chosen = [each for each in JUDGED if only in each.id]
-    if not chosen:
-        raise InvalidInput(f"no behaviour has {only!r} in its id; the first is {JUDGED[0].id!r}")
+    exchanges = [] if server is None else [each for each in check_ids() if only in each]
+    if not chosen and not exchanges:
+        raise InvalidInput(f"no check has {only!r} in its id; the first is {JUDGED[0].id!r}")
     run = f"{PREFIX}{uuid4().hex[:8]}"
-    door, verdicts, left = Door(open_()), list[Verdict](), list[str]()
+    door, verdicts, left, beyond = Door(open_()), list[Verdict](), list[str](), set[str]()
+
+    def add(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        if progress is not None:
+            progress(len(verdicts), len(chosen) + len(exchanges), verdict.id)
 
     def remove(place: tuple[str, ...]) -> None:
         _remove(door, place)
@@ -141,10 +140,21 @@ def judge(
             result = attrs.evolve(behaviour, below=place).run(open_, storage=storage)
         finally:
             remove(place)
-        verdicts.append(Verdict(behaviour, result))
-        if progress is not None:
-            progress(number, len(chosen), behaviour.id)
-    return Conformance(verdicts, left)
+        add(Verdict(behaviour.id, behaviour.sentence, result))
+    if server is not None and exchanges:
+        place = (*within, f"{run}_operations")
+        door.attempt("create_namespace", id=list(place))
+        protocol = Protocol(server, place)
+        try:
+            for verdict in protocol.verdicts(exchanges):
+                add(verdict)
+        finally:
+            protocol.close()
+            remove(place)
+        beyond = protocol.beyond
+    order = {name: number for number, name in enumerate(exchanges)}
+    verdicts.sort(key=lambda verdict: order.get(verdict.id, -1))
+    return Conformance(verdicts, left, sorted(beyond))
 
 
 def _require_readable(open_: Open, place: tuple[str, ...], storage: Storage) -> None:

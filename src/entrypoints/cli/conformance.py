@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @command()
 @click.argument("url")
 @click.option("--within", metavar="NAMESPACE", help="Work in this existing namespace.  [default: the root]")
-@click.option("--only", metavar="TEXT", default="", help="Try the behaviours with this text in their names: tags/")
+@click.option(
+    "--only", metavar="TEXT", default="", help="Make the checks with this text in their names: tags/, DropTable/"
+)
 @pairs("--storage-option", "An option to read the tables with; may be repeated. Also: LANCEKEEP_STORAGE__NAME.")
 @pairs_in_file("--storage-option-file", "Read secret options of the storage from lines NAME=VALUE; '-' is stdin.")
 @click.option("--keeps-dropped", is_flag=True, help="The server keeps the files of dropped tables for a while.")
@@ -45,10 +47,11 @@ def conformance(
 ) -> None:
     """Judge a server of the REST protocol by its specification.
 
-    URL is the server, of whatever make. Each behaviour is tried in a namespace of its own, lancekeep_conformance_*,
-    which is removed afterwards; nothing else is changed. Credentials: LANCEKEEP_REST__API_KEY or
-    LANCEKEEP_REST__TOKEN. Exit code 1: a behaviour failed.
+    URL is the server, of whatever make. The behaviours are tried, and each operation of the OpenAPI document is
+    requested, well-formed and malformed, in namespaces lancekeep_conformance_*, which are removed afterwards; nothing
+    else is changed. Credentials: LANCEKEEP_REST__API_KEY or LANCEKEEP_REST__TOKEN. Exit code 1: a check failed.
     """
+    from lancekeep.adapters.rest.settings import RestSettings
     from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.testing.behaviours import Storage
     from lancekeep.testing.conformance import judge
@@ -63,13 +66,14 @@ def conformance(
             lambda: RestNamespace(**properties),
             within=() if within is None else ObjectId.of(within).names,
             storage=Storage(config.storage_options, keeps_dropped),
+            server=RestSettings.of(properties),
             only=only,
             progress=report_progress,
         )
     if junit is not None:
         junit.write_text(found.junit())
     if as_json:
-        print_report(_document(properties["uri"], found), "behaviours")
+        print_report(_document(properties["uri"], found), "checks")
     else:
         _print(properties["uri"], found)
     if found.left:
@@ -85,27 +89,30 @@ def _print(url: str, found: Conformance) -> None:
     outcomes = tuple(str(outcome) for outcome in found.counts)
     rows = [(area, *(str(tried.count(outcome)) for outcome in outcomes)) for area, tried in areas.items()]
     total = ("all", *(str(count) for count in found.counts.values()))
-    print_table(f"Behaviours of {url}", ("area", *outcomes), [*rows, total])
+    print_table(f"Conformance of {url}", ("area", *outcomes), [*rows, total])
     failed = [verdict for verdict in found.verdicts if verdict.result.outcome == "failed"]
     for verdict in failed:
-        print_line(verdict.behaviour.id)
+        print_line(verdict.id)
         print_line(f"    the server: {plain(verdict.result.answer)}")
-        print_line(f"    specified:  {verdict.behaviour.sentence}")
-    print_line(f"{len(failed)} behaviours failed." if failed else "The server conforms: no behaviour failed.")
+        print_line(f"    specified:  {verdict.sentence}")
+    for field in found.beyond:
+        print_line(f"Not in the OpenAPI document: {plain(field)}")
+    print_line(f"{len(failed)} checks failed." if failed else "The server conforms: no check failed.")
 
 
 def _document(url: str, found: Conformance) -> dict[str, object]:
     return {
         "server": url,
         "counts": {str(outcome): count for outcome, count in found.counts.items()},
-        "behaviours": [
+        "checks": [
             {
-                "behaviour": verdict.behaviour.id,
+                "check": verdict.id,
                 "outcome": str(verdict.result.outcome),
                 "answer": verdict.result.answer,
-                "specification": verdict.behaviour.sentence,
+                "specification": verdict.sentence,
             }
             for verdict in found.verdicts
         ],
+        "beyond": list(found.beyond),
         "left": list(found.left),
     }

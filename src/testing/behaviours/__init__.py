@@ -34,6 +34,7 @@ from lancekeep.testing.behaviours.behaviour import (
     Outcome,
     Result,
     Storage,
+    Verdict,
     run_all,
 )
 
@@ -50,6 +51,7 @@ __all__ = (
     "Outcome",
     "Result",
     "Storage",
+    "Verdict",
     "run_all",
 )
 

@@ -64,6 +64,26 @@ class Result:
     answer: str = ""
 
 
+@attrs.frozen
+class Verdict:
+    """What a check showed.
+
+    Attributes:
+        id: the name in reports: ``area/name``.
+        sentence: the sentence of the specification.
+        result: the result.
+    """
+
+    id: str
+    sentence: str
+    result: Result
+
+    @property
+    def area(self) -> str:
+        """The part of the interface: the first word of the id."""
+        return self.id.partition("/")[0]
+
+
 class Departure(AssertionError):
     """The namespace departs from the specification; the message describes how."""
 
@@ -144,7 +164,7 @@ class Door:
         data = [fields.pop("data")] if "data" in fields else []
         model = _MODELS.get(operation, operation)
         request = getattr(api, "".join(word.capitalize() for word in model.split("_")) + "Request")(**fields)
-        return getattr(self.namespace, operation)(request, *(_bytes(given) for given in data))
+        return getattr(self.namespace, operation)(request, *(bytes_of(given) for given in data))
 
     def ask(self, operation: str, **fields: Any) -> Any:
         """Return the response; an error becomes `Departure` or `NotOffered`."""
@@ -330,7 +350,8 @@ def _names(page: Any) -> list[str]:
     return list(names or [])
 
 
-def _bytes(data: pa.Table | bytes) -> bytes:
+def bytes_of(data: pa.Table | bytes) -> bytes:
+    """Return a table as an Arrow IPC stream."""
     if isinstance(data, bytes):
         return data
     sink = pa.BufferOutputStream()
