@@ -118,8 +118,8 @@ def judge(
         if progress is not None:
             progress(len(verdicts), len(chosen) + len(exchanges), verdict.id)
 
-    def remove(place: tuple[str, ...]) -> None:
-        _remove(door, place)
+    def clean(place: tuple[str, ...]) -> None:
+        remove(door, place)
         if door.has_namespace(place):
             left.append(".".join(place))
 
@@ -131,26 +131,26 @@ def judge(
     except StoreUnavailable:  # it would not answer to the removal either
         raise
     except BaseException:
-        remove(first)
+        clean(first)
         raise
-    remove(first)
+    clean(first)
     for number, behaviour in enumerate(chosen, 1):
         place = (*within, f"{run}_{number}")
         try:
             result = attrs.evolve(behaviour, below=place).run(open_, storage=storage)
         finally:
-            remove(place)
+            clean(place)
         add(Verdict(behaviour.id, behaviour.sentence, result))
     if server is not None and exchanges:
         place = (*within, f"{run}_operations")
-        door.attempt("create_namespace", id=list(place))
         protocol = Protocol(server, place)
         try:
+            door.attempt("create_namespace", id=list(place))
             for verdict in protocol.verdicts(exchanges):
                 add(verdict)
         finally:
             protocol.close()
-            remove(place)
+            clean(place)
         beyond = protocol.beyond
     order = {name: number for number, name in enumerate(exchanges)}
     verdicts.sort(key=lambda verdict: order.get(verdict.id, -1))
@@ -182,7 +182,7 @@ _CAUSES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], type[Lanc
 """The errors of a server that have a meaning of their own, and what they become."""
 
 
-def _remove(door: Door, place: tuple[str, ...]) -> None:
+def remove(door: Door, place: tuple[str, ...]) -> None:
     """Remove a namespace and all below it, also where dropping it does not cascade. Errors leave the rest."""
     with suppress(Exception):
         door.attempt("drop_namespace", id=list(place), behavior="Cascade")
@@ -195,6 +195,6 @@ def _remove(door: Door, place: tuple[str, ...]) -> None:
                     break
     with suppress(Exception):
         for name in door.names("list_namespaces", id=list(place)):
-            _remove(door, (*place, name))
+            remove(door, (*place, name))
     with suppress(Exception):
         door.attempt("drop_namespace", id=list(place))

@@ -191,9 +191,9 @@ def _findings(content: bytes, pointer: str) -> Iterator[Finding]:
     except ValidationError as error:
         for each in error.errors(include_url=False, include_input=False):
             yield Finding(f"{_named(each['loc'])}: {each['msg']}", _deepest(pointer, each["loc"]))
-    for each in _walk(value, pointer, ()):
-        if each.value is None and each.known and not _nullable(at(each.pointer)[1]):
-            yield Finding(f"{_named(each.names)}: null", each.pointer)
+    for part in _walk(value, pointer, ()):
+        if part.value is None and part.known and not _nullable(at(part.pointer)[1]):
+            yield Finding(f"{_named(part.names)}: null", part.pointer)
 
 
 @functools.cache

@@ -174,7 +174,8 @@ WELL_FORMED: Sequence[Request] = (
     Request("CreateTable", ("other",), bytes_of(ROWS), query={"mode": "Overwrite"}, name="overwrite"),
     Request("DropTable", ("other",), needs=("CreateTable/overwrite",)),
     Request("DropNamespace", ("child",), {}),
-    Request("DeregisterTable", ("t",), {}),
-    Request("RegisterTable", ("t",), _location, needs=("DeregisterTable/well-formed",), creates=True),
+    Request("CreateTable", ("spare",), bytes_of(ROWS), query={"mode": "ExistOk"}, name="exist-ok"),
+    Request("DeregisterTable", ("spare",), {}, needs=("CreateTable/exist-ok",)),
+    Request("RegisterTable", ("spare",), _location, needs=("DeregisterTable/well-formed",), creates=True),
 )
 """The requests. Removals are last, so that a server that carries out malformed requests spoils fewer checks."""

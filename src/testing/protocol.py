@@ -83,7 +83,7 @@ class Protocol:
         self._retry = Retry(patience=settings.retry_seconds, first=0.05, cap=2.0, retried=(_Busy, NotSent))
         self._place = place
         self._answers: dict[str, Any] = {}
-        self._offered: dict[str, bool] = {}
+        self._offered: set[str] = set()
         self.beyond: set[str] = set()
 
     def verdicts(self, wanted: Collection[str]) -> Iterator[Verdict]:
@@ -101,7 +101,7 @@ class Protocol:
             operation = operations()[request.operation]
             for trial in _trials(request, self._at, self._answers):
                 if trial.id in wanted:
-                    result, specified = self._malformed(trial, operation)
+                    result, specified = self._malformed(trial, request, operation)
                     yield Verdict(trial.id, specified or trial.specified, result)
 
     def close(self) -> None:
@@ -112,19 +112,17 @@ class Protocol:
         return [*self._place, *names]
 
     def _well_formed(self, request: Request, operation: Operation) -> tuple[Result, str]:
-        missing = [each for each in request.needs if each not in self._answers]
+        missing = self._missing(request)
         if missing:
-            return Result(Outcome.NOT_OFFERED, f"needs {missing[0]}"), ""
-        if _is_of_transaction(request) and not _transaction(request, self._answers):
-            return Result(Outcome.NOT_OFFERED, f"needs the `transaction_id` of {request.names[-1]}"), ""
+            return Result(Outcome.NOT_OFFERED, f"needs {missing}"), ""
         try:
             names = _object(request, self._at, self._answers)
             reply = self._send(operation, names, request.query, request.fields(self._at, self._answers))
         except StoreUnavailable as error:
             return Result(Outcome.FAILED, str(error)), ""
-        self._offered[operation.id] = not _is_unsupported(reply)
-        if not self._offered[operation.id]:
+        if _is_unsupported(reply):
             return Result(Outcome.NOT_OFFERED, _described(reply)), ""
+        self._offered.add(operation.id)
         found = self._findings(operation, reply)
         if not found and reply.status not in (operation.success, *request.others):
             found = [Finding(_described(reply), "")]
@@ -132,20 +130,26 @@ class Protocol:
             self._answers[request.id] = _json(reply)
         return _result(found)
 
-    def _malformed(self, trial: _Trial, operation: Operation) -> tuple[Result, str]:
-        offered = self._offered.get(operation.id)
+    def _malformed(self, trial: _Trial, request: Request, operation: Operation) -> tuple[Result, str]:
+        missing = self._missing(request)
+        if missing or operation.id not in self._offered:
+            return Result(Outcome.NOT_OFFERED, f"needs {missing}" if missing else "the operation is not offered"), ""
         try:
-            reply = None if offered is False else self._send(operation, trial.names, trial.query, trial.body)
+            reply = self._send(operation, trial.names, trial.query, trial.body)
         except StoreUnavailable as error:
             return Result(Outcome.FAILED, str(error)), ""
-        if reply is None or (offered is None and _is_unsupported(reply)):
-            return Result(Outcome.NOT_OFFERED, "the operation is not offered"), ""
         found = self._findings(operation, reply)
         if not found and reply.status != trial.status:
             found = [Finding(_described(reply), "")]
         elif not found and reply.media_type == JSON and _code(reply) != trial.code:
             found = [Finding(_described(reply), f"{operation.id}: ErrorResponse.code {_code_name(trial.code)}")]
         return _result(found)
+
+    def _missing(self, request: Request) -> str:
+        """Return what a request needs and the server did not answer; empty if nothing is missing."""
+        if _is_of_transaction(request) and not _transaction(request, self._answers):
+            return f"the `transaction_id` of {request.names[-1]}"
+        return next((each for each in request.needs if each not in self._answers), "")
 
     def _findings(self, operation: Operation, reply: Reply) -> list[Finding]:
         self.beyond.update(operation.beyond(reply.status, reply.content))

@@ -1,13 +1,13 @@
 """Requests that schemathesis generates from the OpenAPI document: no 500, and every response fits its schema.
 
-``openapi.json`` is the document of the REST catalog specification, without texts and examples.
+The document of the REST catalog specification is ``openapi.json`` of `lancekeep.testing`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import hypothesis
@@ -32,7 +32,7 @@ from lancekeep.entrypoints.rest.settings import ServerSettings
 EXAMPLES = int(os.environ.get("LANCEKEEP_REST_EXAMPLES", "3"))
 """Requests per operation and kind; 100 of them are 10,800 requests."""
 
-DOCUMENT = json.loads(Path(__file__).with_name("openapi.json").read_text())
+DOCUMENT = json.loads(files("lancekeep.testing").joinpath("openapi.json").read_text())
 BEYOND = {405, 409, 415, 429}
 """Statuses that an operation may have although the document does not name them for it."""
 

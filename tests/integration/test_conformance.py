@@ -22,6 +22,7 @@ from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.entrypoints.cli import lancekeep as program
 from lancekeep.testing.behaviours import BEHAVIOURS, Outcome
 from lancekeep.testing.conformance import JUDGED, OF_A_WHOLE_CATALOG, PREFIX, judge
+from lancekeep.testing.protocol import check_ids
 
 
 @pytest.fixture
@@ -57,9 +58,9 @@ def entries(root: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("only", ["", "s/create"])
 def test_our_server_conforms(uri: str, root: str, tmp_path: Path, only: str) -> None:
     done = run(uri, "--only", only, "--junit", str(tmp_path / "junit.xml"))
-    count = str(sum(only in each.id for each in JUDGED))
+    count = str(sum(only in name for name in (*(each.id for each in JUDGED), *check_ids())))
     assert done.exit_code == 0, done.output
-    assert "The server conforms: no behaviour failed." in done.stdout
+    assert "The server conforms: no check failed." in done.stdout
     assert re.search(rf"^│ all +│ {count} +│ 0 +│ 0 +│$", done.stdout, re.MULTILINE)
     suite = ET.parse(tmp_path / "junit.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (count, "0", "0")
@@ -74,16 +75,16 @@ def test_departures_of_the_native_namespace_are_failures(tmp_path: Path) -> None
         done = run(front.uri, "--only", "namespaces/", "--json", "--junit", str(tmp_path / "junit.xml"))
     assert done.exit_code == 1, done.output
     found = json.loads(done.stdout)
-    by_name = {each["behaviour"]: each for each in found["behaviours"]}
+    by_name = {each["check"]: each for each in found["checks"]}
     assert by_name["namespaces/create-exist-ok"] == {
-        "behaviour": "namespaces/create-exist-ok",
+        "check": "namespaces/create-exist-ok",
         "outcome": "failed",
         "answer": "`create_namespace`: NamespaceAlreadyExistsError",
         "specification": "CreateNamespaceRequest.mode: ExistOk: the operation succeeds and the existing namespace is "
         "kept.",
     }
     assert by_name["namespaces/create"]["outcome"] == "passed"
-    assert found["counts"]["failed"] == sum(each["outcome"] == "failed" for each in found["behaviours"]) > 3
+    assert found["counts"]["failed"] == sum(each["outcome"] == "failed" for each in found["checks"]) > 3
     assert found["left"] == []
     assert len(ET.parse(tmp_path / "junit.xml").getroot().findall(".//failure")) == found["counts"]["failed"]
     assert native.list_namespaces(api.ListNamespacesRequest(id=[])).namespaces == []
@@ -115,7 +116,7 @@ def test_what_is_no_server_or_does_not_answer_is_an_error(root: str, uri: str, m
     for arguments, code, text in (
         ([root], 2, "is no server.\nGive its URL, such as http://127.0.0.1:2333"),
         (["http://127.0.0.1:9"], 3, "cannot be judged"),
-        ([uri, "--only", "nonsense"], 2, "no behaviour has 'nonsense' in its id"),
+        ([uri, "--only", "nonsense"], 2, "no check has 'nonsense' in its id"),
         ([uri, "--within", "absent"], 3, "the server has no namespace absent.\nName one that exists"),
     ):
         done = run(*arguments)
