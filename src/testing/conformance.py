@@ -1,4 +1,4 @@
-"""Judge the catalog of a server by the behaviours, and its answers by the OpenAPI document.
+"""Judge a server by the behaviours and by the OpenAPI document.
 
 The judge works in namespaces that it creates and removes, beside whatever the catalog holds.
 """
@@ -28,6 +28,7 @@ from lancekeep.testing.behaviours import (
     Storage,
     Verdict,
 )
+from lancekeep.testing.exchanges import ABSENT, FRESH
 from lancekeep.testing.protocol import Protocol, check_ids
 
 PREFIX = "lancekeep_conformance_"
@@ -89,7 +90,9 @@ def judge(
     only: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Conformance:
-    """Try each behaviour in a namespace of its own, and the operations in another; remove the namespaces.
+    """Try the behaviours and the operations in namespaces of their own.
+
+    The namespaces are removed afterwards.
 
     Args:
         open_: opens the catalog; each call opens another instance.
@@ -150,6 +153,8 @@ def judge(
                 add(verdict)
         finally:
             protocol.close()
+            with suppress(Exception):  # a server may have created the table of an absent namespace, which none lists
+                door.attempt("drop_table", id=[*place, ABSENT, FRESH])
             clean(place)
         beyond = protocol.beyond
     order = {name: number for number, name in enumerate(exchanges)}
@@ -183,7 +188,10 @@ _CAUSES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], type[Lanc
 
 
 def remove(door: Door, place: tuple[str, ...]) -> None:
-    """Remove a namespace and all below it, also where dropping it does not cascade. Errors leave the rest."""
+    """Remove a namespace and all below it, as far as the server permits.
+
+    Where dropping it does not cascade, its objects are removed one by one.
+    """
     with suppress(Exception):
         door.attempt("drop_namespace", id=list(place), behavior="Cascade")
         return

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the specification, and what an answer of a server departs from.
+"""The OpenAPI document, and what an answer of a server departs from.
 
 ``openapi.json`` is the document without examples, and without texts except the texts of responses. The models of
 `lance_namespace` are generated from the document, so they validate the bodies; the schemas show what a model accepts
@@ -115,7 +115,7 @@ class Operation:
         return list(_findings(content, f"{where}/content/{_escaped(media_type)}/schema"))
 
     def beyond(self, status: int, content: bytes) -> list[str]:
-        """Return the fields of an answer, as documented as it may be, that the document does not have."""
+        """Return the fields of an answer that the document does not have."""
         where = self.statuses.get(str(status)) or self.statuses.get(f"{status // 100}XX")
         try:
             value = from_json(content)
@@ -142,7 +142,7 @@ def operations() -> Mapping[str, Operation]:
 def at(pointer: str) -> tuple[str, Schema]:
     """Return the part of the document at a pointer, and its own pointer.
 
-    That is another one if a ``$ref`` is at the pointer.
+    A ``$ref`` at the pointer is followed, so the pointers may differ.
     """
     found: Any = _document()
     for part in pointer.removeprefix("#/").split("/"):

@@ -1,6 +1,7 @@
-"""A well-formed request of each operation, in an order in which each finds what it needs.
+"""A well-formed request of each operation.
 
-All work in one namespace. Its table ``t`` stays; tables that are renamed, deregistered or dropped are others.
+In this order, each finds what it needs. All work in one namespace. Its table ``t`` stays; tables that are renamed,
+deregistered or dropped are others.
 """
 
 from __future__ import annotations

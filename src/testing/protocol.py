@@ -87,7 +87,7 @@ class Protocol:
         self.beyond: set[str] = set()
 
     def verdicts(self, wanted: Collection[str]) -> Iterator[Verdict]:
-        """Send the well-formed requests, then the malformed ones, and yield what they showed.
+        """Send the well-formed requests, then the malformed ones; yield verdicts.
 
         Args:
             wanted: the names of the checks. Well-formed requests are sent all the same, since others need them.

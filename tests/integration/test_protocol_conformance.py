@@ -105,7 +105,7 @@ def succeeding(fault: Fault) -> Fault:
 FAULTS: dict[str, tuple[Fault, dict[str, Finding]]] = {
     "$child/describe": (
         succeeding(lambda answer: (201, *answer[1:])),
-        {"DescribeNamespace/well-formed": Finding("status 201", "/describe/post/responses has 200, 400")},
+        {"DescribeNamespace/well-formed": Finding("status 201", "~1describe/post/responses has 200, 400")},
     ),
     "$t/stats": (
         succeeding(body(num_rows=None)),
@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Fault, dict[str, Finding]]] = {
     "$t/tags/create": (
         failing(lambda answer: (422, *answer[1:])),
         {
-            f"CreateTableTag/{name}": Finding("status 422", "/tags~1create/post/responses has 200, 400, 401, 403, 404")
+            f"CreateTableTag/{name}": Finding("status 422", "~1tags~1create/post/responses has 200, 400, 401, 403, 404")
             for name in ("unreadable", "missing-tag", "missing-version", "wrong-type-tag", "wrong-type-version")
         },
     ),
