@@ -23,7 +23,10 @@ from rest_server import running
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.application.catalog import directory_of
+from lancekeep.application.entries.limits import Limits, limited
+from lancekeep.domain.authorization import Quota
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.metering import Meter
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
@@ -328,6 +331,28 @@ def test_repeated_request_has_the_answer_of_the_first_one(site: Site) -> None:
     refused(site.ask("/v1/table/ml$u/insert", stream(), key=again))
     assert site.ask("/v1/table/ml$u/insert", stream(), key=str(uuid4())).status_code == 200
     assert site.catalog.open("ml.u").count_rows() == 6
+
+
+def test_table_that_a_change_has_removed_returns_to_a_full_subtree(site: Site) -> None:
+    own = directory_of(site.catalog)
+    site.catalog.declare_table("ml.new")
+    table = own.tables.find(ObjectId.of("ml.new"))
+    with limited(Limits([Quota(ObjectId(), tables=0)], lambda _: None)):
+        assert not own.tables.remove_unwritten(table, lambda: False)  # another writer has its directory
+    assert site.tables() == ["ml.new", "ml.t", "other.t"]
+
+
+def test_usage_follows_versions_and_leaves_out_files_of_other_tables(site: Site) -> None:
+    usage, subtrees = directory_of(site.catalog).usage, [ObjectId.of("ml"), ObjectId.of("ml.t"), ObjectId()]
+    first = usage.measure(subtrees)
+    assert first[ObjectId.of("ml")] == first[ObjectId.of("ml.t")] == first[ObjectId()] // 2 > 0
+    site.catalog.clone("ml.t", "other.clone")
+    site.catalog.declare_table("ml.declared")
+    assert usage.measure(subtrees) == first
+    site.catalog.write("ml.t", ROWS, "append")
+    assert usage.measure(subtrees)[ObjectId.of("ml")] > first[ObjectId.of("ml")]
+    site.catalog.drop_table("ml.t")
+    assert usage.measure(subtrees)[ObjectId.of("ml")] == 0
 
 
 def test_policy_is_read_again_with_its_quotas(site: Site) -> None:
