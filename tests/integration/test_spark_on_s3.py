@@ -72,6 +72,8 @@ def test_jobs_and_sql(
     spark.sql("INSERT INTO cloud.travel.u SELECT id + 10, name FROM cloud.travel.t")
     found = spark.sql("SELECT id FROM cloud.travel.u ORDER BY id").collect()
     assert [row.id for row in found] == [1, 2, 3, 10, 11, 12, 13]
+    spark.sql(f"CREATE TABLE cloud.travel.placed LOCATION '{root.replace('s3:', 's3a:')}/places/p' AS SELECT 1 AS id")
+    assert lance.dataset(f"{root}/places/p", storage_options=s3_options(moto_endpoint)).count_rows() == 1
     assert catalog.upkeep.fsck(grace=0).findings == ()
 
 

@@ -302,3 +302,70 @@ def test_lengths_of_texts_hold_for_each_writer_and_statement(lakes: Lakes) -> No
     lake.run("DROP TABLE {r}", "missing")
     lake.spark.sql(again)
     assert shown("missing") == ["int", "varchar(3)", "char(4)"]
+
+
+DEFINITIONS = [
+    "(i INT NOT NULL COMMENT 'k''ey', b BINARY, v ARRAY<DOUBLE>, PRIMARY KEY (i)) TBLPROPERTIES ('blob.b' = 'true', "
+    "'vector.v' = '2', 'lancekeep.stable_row_ids' = 'true', 'a b' = 'it''s')",
+    "(i INT DEFAULT 3, s STRING DEFAULT 'x''y', c VARCHAR(4) NOT NULL, d DATE DEFAULT DATE '2020-01-01', `g h` INT "
+    "GENERATED ALWAYS AS (i + 1), CONSTRAINT low CHECK (i < 9), CHECK (length(s) > 0)) COMMENT 'it''s'",
+    "(s STRUCT<a: INT, `b c`: ARRAY<STRING>>, m MAP<STRING, STRUCT<x: DECIMAL(9,2)>>, t TIMESTAMP_NTZ)",
+]
+
+
+def test_the_shown_definition_of_each_kind_of_relation_recreates_it(lakes: Lakes) -> None:
+    lake = lakes.fresh()[0]
+
+    def shown(kind: str) -> str:
+        text: str = lake.spark.sql(f"SHOW CREATE TABLE {lake.name}.{NAMES[kind]}").collect()[0][0]
+        return text
+
+    def state() -> tuple[Any, ...]:
+        dataset = lance.dataset(lake.catalog.describe_table("ns.missing").uri)
+        metadata = [(field, field.metadata) for field in dataset.schema]
+        return metadata, dict(lake.catalog.find_table("ns.missing").properties), dataset.has_stable_row_ids
+
+    for definition in DEFINITIONS:
+        lake.run(f"CREATE TABLE {{r}} {definition}", "missing")
+        again, before = shown("missing"), state()
+        lake.run("DROP TABLE {r}", "missing")
+        lake.spark.sql(again)
+        assert state() == before
+        lake.run("DROP TABLE {r}", "missing")
+    for kind, drop in (("view", "DROP VIEW {r}"), ("partitioned", "DROP TABLE {r}")):
+        again = shown(kind)
+        lake.run(drop, kind)
+        lake.spark.sql(again)
+        assert shown(kind) == again
+
+
+def test_functions_are_those_of_spark(lakes: Lakes) -> None:
+    lake, before = lakes.fresh()
+    for statement, found in (
+        ("SHOW SYSTEM FUNCTIONS IN {c}.ns LIKE 'ab*'", ["abs"]),
+        ("SHOW USER FUNCTIONS IN {c} LIKE 'vector*'", ["vector_search"]),
+    ):
+        assert [row[0] for row in lake.spark.sql(statement.format(c=lake.name)).collect()] == found
+    for statement, error in (
+        ("SHOW FUNCTIONS IN {c}.nowhere", "the namespace nowhere does not exist"),
+        ("SELECT {c}.ns.f(1)", "UNRESOLVED_ROUTINE"),
+        ("CREATE TABLE {c}.ns.u (i INT) CLUSTER BY (i)", "INSERT OVERWRITE t SELECT"),
+        ("ALTER TABLE {c}.ns.t CLUSTER BY (i)", "INSERT OVERWRITE t SELECT"),
+    ):
+        with pytest.raises(PySparkException, match=error):
+            lake.run(statement, "table")
+    assert lake.state() == before
+
+
+def test_a_table_is_saved_without_a_format_where_lancekeep_is_the_default(lakes: Lakes) -> None:
+    lake, _ = lakes.fresh()
+    frame = lake.spark.range(3)
+    with pytest.raises(PySparkException, match=r"set spark\.sql\.sources\.default to lancekeep"):
+        frame.write.saveAsTable(f"{lake.name}.ns.missing")
+    lake.spark.conf.set("spark.sql.sources.default", "lancekeep")
+    try:
+        frame.write.saveAsTable(f"{lake.name}.ns.missing")
+        frame.write.mode("append").saveAsTable(f"{lake.name}.ns.missing")
+    finally:
+        lake.spark.conf.unset("spark.sql.sources.default")
+    assert sorted(lake.catalog.open("ns.missing").to_table()["id"].to_pylist()) == [0, 0, 1, 1, 2, 2]

@@ -23,6 +23,7 @@ from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, s
 from lancekeep.entrypoints.spark.sql.keys import NAME as PRIMARY_KEY
 from lancekeep.entrypoints.spark.sql.keys import add_key, is_key, require_no_key
 from lancekeep.entrypoints.spark.sql.texts import ChangedLengths, as_stored, padded
+from lancekeep.entrypoints.spark.sql.transforms import UNCLUSTERED
 from lancekeep.entrypoints.spark.writing import require_extensible
 
 _ADD_KEY = "AddPrimaryKey"
@@ -292,7 +293,7 @@ COLUMN_CHANGES = {
 
 _WORDS = {
     "UpdateColumnPosition": "moving a column",
-    "ClusterBy": "CLUSTER BY",
+    "ClusterBy": f"CLUSTER BY. {UNCLUSTERED}",
 }
 
 PROPERTY_CHANGES = {"SetProperty", "RemoveProperty", "AddConstraint", "DropConstraint", "UpdateColumnDefaultValue"}

@@ -33,6 +33,7 @@ from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRA
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
 from lancekeep.entrypoints.spark.sql.columns import is_type_property
 from lancekeep.entrypoints.spark.sql.definitions import TableDefinition, stated
+from lancekeep.entrypoints.spark.sql.functions import FunctionCatalog
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_tables import KINDS, PARTITIONS, MetadataTable, require_version_allowed
 from lancekeep.entrypoints.spark.sql.partitioned import (
@@ -49,7 +50,7 @@ from lancekeep.entrypoints.spark.sql.table import SqlTable, StagedTable, TagTabl
 from lancekeep.entrypoints.spark.sql.views import ViewCatalog, object_id
 
 
-class SqlCatalog(ViewCatalog):
+class SqlCatalog(ViewCatalog, FunctionCatalog):
     """The catalog that SQL refers to as ``name``."""
 
     class Java:
@@ -58,6 +59,7 @@ class SqlCatalog(ViewCatalog):
             CATALOG + "SupportsNamespaces",
             CATALOG + "ProcedureCatalog",
             CATALOG + "RelationCatalog",
+            CATALOG + "FunctionCatalog",
         )
 
     _declared: ClassVar = {
@@ -76,6 +78,7 @@ class SqlCatalog(ViewCatalog):
         "loadRelation": (TableNotFound,),
         "listRelationSummaries": (NamespaceNotFound,),
         **ViewCatalog._declared,
+        **FunctionCatalog._declared,
         "stageCreate": (TableAlreadyExists, NamespaceNotFound),
         "stageReplace": (TableNotFound, NamespaceNotFound),
         "stageCreateOrReplace": (NamespaceNotFound,),

@@ -110,7 +110,8 @@ def stated(properties: Any, of_what: str) -> dict[str, str]:
     if provider not in _PROVIDERS:
         raise InvalidInput(
             f"USING {provider}: tables here are Lance tables. Leave USING out or say USING {PROVIDER}. saveAsTable "
-            f"names Spark's default where nothing is said: say format('{PROVIDER}'), or use writeTo"
+            f"without a format states Spark's default: say format('{PROVIDER}'), set spark.sql.sources.default to "
+            f"{PROVIDER}, or use writeTo"
         )
     for clause, advice in _CLAUSES.items():
         if clause.lower() in given:

@@ -22,6 +22,8 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm
 _LEVELS: Mapping[str, Sequence[str]] = {f"{part}s": DATE_PARTS[: at + 1] for at, part in enumerate(DATE_PARTS)}
 """The levels that divide rows as a transform of Spark does."""
 
+UNCLUSTERED = "Leave it out; use CREATE INDEX. INSERT OVERWRITE t SELECT * FROM t ORDER BY … sorts the rows once"
+
 
 def partition_by(transforms: Iterable[Any]) -> list[PartitionBy]:
     """Return the levels that the clause ``PARTITIONED BY`` states.
@@ -39,9 +41,7 @@ def _levels(transform: Any) -> Iterator[PartitionBy]:
     columns = [_column(each) for each in arguments if not _is_literal(each)]
     numbers = [each.value() for each in arguments if _is_literal(each)]
     if name == "cluster_by":
-        raise Unsupported(
-            "CLUSTER BY is not supported: Lance finds rows by statistics and indexes. Leave it out; use CREATE INDEX."
-        )
+        raise Unsupported(f"CLUSTER BY is not supported: Lance finds rows by statistics and indexes. {UNCLUSTERED}")
     if name in ("bucket", "truncate"):
         if not columns or len(numbers) != 1 or (name == "truncate" and len(columns) != 1):
             raise InvalidInput(
