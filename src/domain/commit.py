@@ -78,6 +78,19 @@ class Committed:
 
 
 @attrs.frozen
+class Upserted(Committed):
+    """The version of an upsert is committed.
+
+    Attributes:
+        inserted: The number of rows that the upsert inserted.
+        updated: The number of rows that it updated.
+    """
+
+    inserted: int = attrs.field(default=0, kw_only=True)
+    updated: int = attrs.field(default=0, kw_only=True)
+
+
+@attrs.frozen
 class Conflict:
     """Another manifest is the version; ``winner`` is its row, if the writer met it."""
 

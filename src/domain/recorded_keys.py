@@ -1,6 +1,6 @@
-"""The keys of appends that share commits.
+"""The keys of appends and upserts that share commits.
 
-A group of appends records its keys before its commit, in one object. The object names the version that the group is
+A group of them records its keys before its commit, in one object. The object names the version that the group is
 about to commit, and the transaction file that identifies this version, so any process can find out whether the group
 committed. Records of many groups are later merged into larger objects.
 """
@@ -28,11 +28,17 @@ GROUPS = 0
 """The level of the object of one group. Merged objects have higher levels."""
 
 MOST_LEVEL = 4
+MOST_COUNTED = 2**16 - 1
+"""The maximum number of inserted and of updated rows in a record."""
 MERGED_GROUPS = 64
 """The number of groups that are merged into one object; `_MERGED` is the same for higher levels."""
 _MERGED = 16
 _MAGIC = b"LKKEYS01"
 _KEY = 16
+_COUNTS = struct.Struct(">HH")
+"""The rows that an upsert has inserted and updated, at the end of its request's digest."""
+UPSERT_DIGEST = _KEY - _COUNTS.size
+"""The bytes of the digest of an upsert's request."""
 _PREFIX = 8
 _RECORD = struct.Struct(">16s16sQQ16s")
 _TEXT = "ascii"
@@ -42,7 +48,7 @@ _TRANSACTION = re.compile(r"([0-9]{1,19})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-
 class Effect(Enum):
     """What is known of a recorded key.
 
-    COMMITTED: its append is in a version. IN_LOG: it has a log of its own. UNKNOWN: the version that would show whether
+    COMMITTED: its rows are in a version. IN_LOG: it has a log of its own. UNKNOWN: the version that would show whether
     it was committed has been removed. PENDING: the version that it may be committed as does not exist yet; a committer
     of this version excludes it.
     """
@@ -59,7 +65,9 @@ _IN_LOG, _UNKNOWN = 0, 2**64 - 1
 
 @attrs.frozen
 class SharedKey:
-    """A keyed append.
+    """A keyed append or upsert.
+
+    The digest of an upsert is shorter: in a record, its counts follow.
 
     Attributes:
         name: the digest of the request's key.
@@ -72,15 +80,36 @@ class SharedKey:
     request_name: str = attrs.field(default="", eq=False)
 
     @staticmethod
-    def of(name: str, *request: str) -> SharedKey:
+    def of(name: str, *request: str, is_upsert: bool = False) -> SharedKey:
         """Return the key of a request.
 
         Args:
             name: the name of the request, in hexadecimal digits.
             request: digests of what was requested.
+            is_upsert: whether the request upserts rows.
         """
-        told = json.dumps(request).encode()
-        return SharedKey(bytes.fromhex(name)[:_KEY], hashlib.sha256(told).digest()[:_KEY], name)
+        told = hashlib.sha256(json.dumps(request).encode()).digest()
+        return SharedKey(bytes.fromhex(name)[:_KEY], told[: UPSERT_DIGEST if is_upsert else _KEY], name)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the digests have the lengths of the key of a request."""
+        return len(self.name) == _KEY and len(self.request) in (_KEY, UPSERT_DIGEST)
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether it is the key of an upsert; unknown if it was read from a record."""
+        return len(self.request) == UPSERT_DIGEST
+
+    def counted(self, inserted: int, updated: int) -> SharedKey | None:
+        """Return the key of an upsert with its counts; None if they are too large."""
+        if max(inserted, updated) > MOST_COUNTED:
+            return None
+        return attrs.evolve(self, request=self.request + _COUNTS.pack(inserted, updated))
+
+    def repeats(self, recorded: SharedKey) -> bool:
+        """Return whether a record with this key is about the same request."""
+        return recorded.request.startswith(self.request)
 
 
 @attrs.frozen
@@ -88,7 +117,7 @@ class Recorded:
     """The record of a key.
 
     Attributes:
-        key: the keyed append.
+        key: the keyed append or upsert.
         effect: what is known of it.
         version: the version that it was committed as.
         transaction: the name of the transaction file of this version.
@@ -98,6 +127,12 @@ class Recorded:
     effect: Effect
     version: int = 0
     transaction: str = ""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The rows that an upsert has inserted and updated."""
+        inserted, updated = _COUNTS.unpack(self.key.request[UPSERT_DIGEST:])
+        return inserted, updated
 
     def encode(self) -> bytes:
         """Return the stored form: 64 bytes."""
@@ -143,7 +178,7 @@ class Group:
     """The keys of one group, recorded before its commit.
 
     Attributes:
-        keys: the keyed appends.
+        keys: the keyed appends or upserts; upserts of a version have their counts.
         version: the version that the group is about to commit; 0 for requests that have a log of their own.
         transaction: the name of the transaction file of this version.
     """
@@ -154,7 +189,7 @@ class Group:
 
     def encode(self) -> bytes:
         """Return the content of the group's object."""
-        keys = b64encode(b"".join(key.name + key.request for key in self.keys)).decode(_TEXT)
+        keys = b64encode(b"".join(key.name + key.request.ljust(_KEY, b"\0") for key in self.keys)).decode(_TEXT)
         fields = {"version": self.version, "transaction": self.transaction, "keys": keys}
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -291,6 +326,6 @@ def decisive(records: Iterable[Recorded]) -> Recorded | None:
 
 def _damaged(name: str) -> Damaged:
     return Damaged(
-        f"{name} does not hold the keys of appends. Restore it, or remove it; appends whose keys it held must then not "
-        "be repeated with their keys"
+        f"{name} does not hold the keys of appends and upserts. Restore it, or remove it; requests whose keys it held "
+        "must then not be repeated with their keys"
     )

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
-from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import attrs
 import lance
@@ -23,6 +22,7 @@ import pytest
 from appending import all_at_once, held_back
 from deployments import Deployment, deployment
 from faults import Crash, Faulty, lost_replies
+from keyed import at_manifests, connect, key_of, names_of_records, new_key
 from writers import kill_two_at_work
 
 import lancekeep
@@ -41,10 +41,6 @@ FEW = ("storage", "sqlite", "conditional-put", "table of the storage")
 """The last has a commit store, which leaves the versions of the table to the storage."""
 STORES = (*FEW, "files", "redis", "dynamodb", "conditional-put-s3")
 TWO = ("storage", "sqlite", "conditional-put")[: 3 if SOAKS else 2]
-
-
-def connect(at: Deployment) -> lancekeep.Catalog:
-    return lancekeep.connect(at.root, commit_store=at.commit_store or None, storage_options=at.storage_options)
 
 
 @attrs.frozen
@@ -98,35 +94,6 @@ def append(
     request = RequestKey.of("ann", "insert_into_table", ("t",), key)
     attempt = Attempt(fingerprint=str(number), act=act, committed=committed, shares=shares)
     return json.loads(directory_of(catalog).requests.perform(request, attempt))
-
-
-def at_manifests(catalog: lancekeep.Catalog, act: Callable[[], tuple[str, BaseException] | None]) -> None:
-    """Call ``act`` before each creation of a final manifest of a version of the table."""
-    commits = directory_of(catalog).versions.commits
-    objects = commits.objects
-
-    class Watched(Faulty):
-        def __getattr__(self, name: str) -> Any:
-            value = getattr(objects, name)
-            if name not in ("put_if_absent", "copy_if_absent"):
-                return value
-
-            def call(*arguments: Any) -> Any:
-                fate = act() if any("_versions/" in str(each) for each in arguments) else None
-                if fate and fate[0] == "before":
-                    raise fate[1]
-                result = value(*arguments)
-                if fate:
-                    raise fate[1]
-                return result
-
-            return call
-
-    commits.objects = Watched(objects)
-
-
-def new_key() -> str:
-    return str(uuid4())
 
 
 @pytest.mark.parametrize("site", STORES if SOAKS else (*FEW, "redis", "conditional-put-s3"), indirect=True)
@@ -296,10 +263,6 @@ def test_an_answer_outlives_its_table(local: Site) -> None:
         append(local.open(), 1, new_key())
 
 
-def key_of(number: int) -> str:
-    return str(uuid5(NAMESPACE_URL, str(number)))
-
-
 def append_until_killed(at: Deployment, writer: int, ledger: str) -> None:
     """Append from four threads; record each request before it begins."""
     catalog = connect(at)
@@ -327,11 +290,6 @@ def test_repeated_requests_of_killed_processes_have_one_effect(tmp_path: Path, k
 
 
 # -- the records of keys -----------------------------------------------------------------------------------------------
-
-
-def names_of_records(at: Deployment) -> list[str]:
-    objects, directory = directory_of(connect(at)).places.objects, requests_directory(directory_of(connect(at)).places)
-    return [info.key[len(directory) :].partition("/")[2] for info in objects.list(directory) if "/keys-" in info.key]
 
 
 @pytest.fixture

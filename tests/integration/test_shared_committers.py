@@ -473,3 +473,51 @@ def test_other_process_commits_upserts_after_the_end_of_the_first(
     assert not commits_own_upserts(third)
     rows = lance.dataset(third.open("p").uri).to_table().to_pydict()
     assert dict(zip(rows["id"], rows["by"], strict=True)) == {0: 0, 1: 0, 2: 0, 3: 3, 4: 2}
+
+
+def keyed_upsert(catalog: lancekeep.Catalog, number: int, key: str) -> Any:
+    """Upsert a row as a server does for a keyed request; return the version and the counts that are answered."""
+
+    def act() -> Answer:
+        change, counts = upsert(catalog, number, by=number)
+        return Answer(json.dumps([change.version, counts.inserted, counts.updated]))
+
+    def answer(outcome: Any) -> Answer:
+        return Answer(json.dumps([outcome.version, outcome.inserted, outcome.updated]))
+
+    request = RequestKey.of("ann", "merge_insert_into_table", ("p",), key)
+    attempt = Attempt(fingerprint=str(number), act=act, committed=answer, shares=True, upserts=True)
+    return json.loads(directory_of(catalog).requests.perform(request, attempt))
+
+
+def test_keyed_upsert_has_one_effect_through_any_process(upserting: Host, pool: ThreadPoolExecutor) -> None:
+    keys = [str(uuid4()) for _ in range(3)]
+    held_back(upserting.first, until=3, upserts=True)
+    answers = list(pool.map(keyed_upsert, (upserting.other, upserting.first, upserting.other), (1, 5, 6), keys))
+    version = answers[0][0]
+    assert answers == [[version, 0, 1], [version, 1, 0], [version, 1, 0]]
+    upserting.first.data.delete("p", "id = 5")
+    assert list(map(keyed_upsert, (upserting.first, upserting.other, upserting.first), (1, 5, 6), keys)) == answers
+    assert not commits_own_upserts(upserting.other)
+    assert plain(upserting) == {0: 0, 1: 1, 2: 0, 6: 6}
+
+
+@pytest.mark.parametrize("point", ["before the token", "before the manifest"])
+def test_keyed_upsert_that_was_given_up_is_repeated_once(
+    upserting: Host, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(forwarding, "SETTLED_WITHIN", 0.0)
+    key = str(uuid4())
+    stopped = Stopped(upserting.first, point)
+    answer = pool.submit(keyed_upsert, upserting.other, 5, key)
+    assert stopped.reached.wait(60)
+    give_up(upserting.other)
+    if isinstance(answer.exception(60), CommitUnknown):  # a repetition commits in place of the stopped process
+        answer = pool.submit(keyed_upsert, upserting.other, 5, key)
+    told = answer.result(60)
+    assert told[1:] == [1, 0]
+    upsert(upserting.other, 5, by=9)
+    stopped.permitted.set()
+    upsert(upserting.first, 6)
+    assert keyed_upsert(upserting.first, 5, key) == keyed_upsert(upserting.other, 5, key) == told
+    assert plain(upserting) == {0: 0, 1: 0, 2: 0, 5: 9, 6: 0}

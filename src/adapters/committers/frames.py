@@ -126,7 +126,7 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
         if named is not None:
             name, request, request_name = named
             key = SharedKey(bytes.fromhex(name), bytes.fromhex(request), request_name)
-            if (len(key.name), len(key.request), type(request_name)) != (16, 16, str):
+            if not key.is_valid or type(request_name) is not str:
                 raise ValueError("an idempotency key of another length")
         if type(message["table"]) is not str:
             raise TypeError("the table is not text")

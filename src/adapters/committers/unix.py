@@ -49,7 +49,7 @@ from lancekeep.ports.committers import Declined, Received, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeCounts
 
-FORMAT: Final = "2-"
+FORMAT: Final = "3-"
 """How the names of sockets begin. A process ignores committers of another format."""
 SILENCE: Final = 1.0
 """Seconds without a byte after which a process asks whether its committer still runs."""

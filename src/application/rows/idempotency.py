@@ -19,7 +19,7 @@ from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.waiting_appends import unknown_append
 from lancekeep.domain import recorded_keys
 from lancekeep.domain.catalog import CatalogView, Change, SetProperties
-from lancekeep.domain.commit import Committed, Unknown
+from lancekeep.domain.commit import Committed, Unknown, Upserted
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import LancekeepError, ObjectNotFound, StoreUnavailable, TableNotFound
 from lancekeep.domain.idempotency import (
@@ -81,8 +81,9 @@ class Attempt:
         committed: Returns the answer to a request whose commit an earlier attempt has made.
         body: Returns the digest of the request's data. It reads what the operation has not read; empty if the
             fingerprint covers everything.
-        shares: Whether ``act`` appends rows to the main history of a table, so that the request may share its commit
-            with others. ``act`` is then called again if it cannot.
+        shares: Whether ``act`` appends rows to the main history of a table, or upserts them, so that the request may
+            share its commit with others. ``act`` is then called again if it cannot.
+        upserts: Whether it then upserts. ``committed`` gets `Upserted` if the request has shared a commit.
     """
 
     fingerprint: str
@@ -90,14 +91,15 @@ class Attempt:
     committed: Callable[[Committed | AllCommitted], Answer]
     body: Callable[[], str] = lambda: ""
     shares: bool = False
+    upserts: bool = False
 
 
 class IdempotentRequests:
     """The keyed requests of one catalog.
 
     The log of a request is a directory of numbered entries, which are created by put-if-absent. A request that is not
-    repeated costs two requests to the object store, and a third request if it commits a version. Appends that share a
-    commit have no logs: their keys are recorded together, in `RecordedKeys`.
+    repeated costs two requests to the object store, and a third request if it commits a version. Requests
+    that share a commit have no logs: their keys are recorded together, in `RecordedKeys`.
     """
 
     def __init__(self, ledger: Ledger, places: Places, versions: Versions, keys: RecordedKeys) -> None:
@@ -124,7 +126,7 @@ class IdempotentRequests:
         """
         check = None
         if attempt.shares:
-            shared = SharedKey.of(key.name, attempt.fingerprint, attempt.body())
+            shared = SharedKey.of(key.name, attempt.fingerprint, attempt.body(), is_upsert=attempt.upserts)
             answer = self._share(shared, attempt)
             if answer is not None:
                 return answer.text
@@ -170,7 +172,7 @@ class IdempotentRequests:
         return text
 
     def _share(self, key: SharedKey, attempt: Attempt) -> Answer | None:
-        """Append together with other requests; return None if the append needs a log, or was refused."""
+        """Write together with other requests; return None if the request needs a log, or was refused."""
         append = Sharing(key)
         try:
             with sharing(append):
@@ -207,9 +209,12 @@ class IdempotentRequests:
                 "an earlier attempt of the request is in progress, or was stopped before its commit; repeat it with "
                 "its key"
             )
-        if record.key != key:
+        if not key.repeats(record.key):
             raise another_request()
-        return Committed(record.version, "", 0, record.transaction)
+        if not key.is_upsert:
+            return Committed(record.version, "", 0, record.transaction)
+        inserted, updated = record.counts
+        return Upserted(record.version, "", 0, record.transaction, inserted=inserted, updated=updated)
 
     def _latest(self, table: ObjectId) -> tuple[DatasetRoot | None, int]:
         """Return the root of a table and its latest version."""

@@ -1,8 +1,8 @@
-"""Record the keys of appends that share commits, and find them again.
+"""Record the keys of appends and upserts that share commits, and find them again.
 
 The keys of a table are in one directory of immutable objects; `lancekeep.domain.recorded_keys` describes them. A
 process keeps the keys in memory, and reads objects of other processes when another writer has committed a version.
-Two rules make an append with a key one effect:
+Two rules make an append or upsert with a key one effect:
 
 - An attempt writes the object with its key before it commits a version.
 - It reads the objects of others after it knows the version that it follows, unless it has committed every version since
@@ -92,7 +92,7 @@ def keys_of(ledger: Ledger, places: Places, table: ObjectId) -> TableKeys:
 
 
 class RecordedKeys:
-    """The keys of appends to the tables of one catalog."""
+    """The keys of appends and upserts to the tables of one catalog."""
 
     def __init__(self, ledger: Ledger, places: Places) -> None:
         self._ledger = ledger
@@ -108,6 +108,16 @@ class RecordedKeys:
         """Forget what threads of the parent may have been changing."""
         self._lock = Lock()
         self._tables.clear()
+
+    @property
+    def managed(self) -> bool:
+        """Whether a commit store manages the versions."""
+        return self._ledger.managed
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether keys can be recorded with a group: one manifest can become a version."""
+        return self._ledger.commits.objects.guarantees.atomic_create
 
     def of(self, table: ObjectId) -> TableKeys:
         """Return the keys of a table."""
@@ -138,7 +148,7 @@ class RecordedKeys:
         """Return the names of the requests with a log.
 
         A log counts if it existed when this process first asked. Releases that recorded no keys wrote a log for each
-        append. Later logs of appends are recorded with the keys.
+        append, and for each upsert. Later logs are recorded with the keys.
         """
         logs, names = self._read_logs(), [key.request_name for key in keys]
         if not self._has_many_logs:
@@ -280,10 +290,7 @@ class TableKeys:
             self._complete_at = at[0].base_uri, version, transaction
 
     def follow(self, root: DatasetRoot, version: int, transaction: str) -> None:
-        """Read every key of a version that exists, and of the versions before it.
-
-        Only the committer of this process calls it.
-        """
+        """Read every key of a version that exists, and of the versions before it."""
         self.refresh()
         self._complete_at = root.base_uri, version, transaction
 

@@ -23,10 +23,11 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.published import PublishedPartitions
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.write_checks import Announce, unannounced
+from lancekeep.application.rows.write_checks import Announce, CommitAttempt, unannounced
 from lancekeep.domain.added_rows import adds_no_rows
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Committed, Conflict
+from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import (
     CommitRefused,
@@ -159,7 +160,10 @@ class TableTransactions:
                 commits.record_transaction(root, following)  # step 2 of the flow
                 recorded = rebased
             scheme = scheme_of(latest)
-            outcome, found = self._versions.commit_built(table, following, scheme=scheme, announce=announce)
+            after = root, latest.version, previous.manifest.transaction_file
+            outcome, found = self._versions.commit_built(
+                table, following, scheme=scheme, announce=_announcing(announce, after, following)
+            )
             if not isinstance(outcome, Conflict):
                 made = raise_unless_committed(outcome, str(object_id))
                 if attempt > _MODEST:
@@ -353,6 +357,13 @@ def _require_judgeable(object_id: ObjectId, transaction: Transaction) -> None:
                 f"{object_id}: the data file {file.path!r} has the legacy format, whose footer does not state rows and "
                 "columns, so it cannot be checked. Add its rows by write(); nothing was committed"
             )
+
+
+def _announcing(
+    announce: Announce, after: tuple[DatasetRoot, int, str], built: Approved
+) -> Callable[[Callable[[], CommitToken]], object]:
+    """Return what announces an attempt by its token."""
+    return lambda token: announce(CommitAttempt(after, built.number, built.transaction, token))
 
 
 def _committed_before(known: CommittedVersions, transaction: Transaction, latest: int) -> Committed | None:

@@ -19,15 +19,18 @@ from typing import Any
 
 import attrs
 
-from lancekeep.application.commits.keyed_requests import current_request
+from lancekeep.application.commits.keyed_requests import current_request, current_sharing
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.committer import Committer
 from lancekeep.application.rows.forwarding import Forwarding
+from lancekeep.application.rows.group_keys import GroupKeys
+from lancekeep.application.rows.recorded_keys import RecordedKeys
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, announce, rows_of
 from lancekeep.application.rows.waiting_writes import answer_all
+from lancekeep.application.rows.write_checks import CommitAttempt
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -58,6 +61,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
     Args:
         writes: Commits the changes of the engine.
         engine: The table engine.
+        keys: The keys of earlier upserts; None if no request has keys here.
         forwarding: Sends upserts to other processes of this host; None if this process commits its own.
         clock: Returns monotonic seconds.
         sleep: Waits for a number of seconds.
@@ -69,6 +73,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         self,
         writes: WriteService,
         engine: TableEngine,
+        keys: RecordedKeys | None = None,
         forwarding: Forwarding | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -77,6 +82,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         super().__init__(UpsertLines(clock), clock)
         self._writes = writes
         self._engine = engine
+        self._keys = keys
         self._forwarding = forwarding
         self._sleep = sleep
 
@@ -94,12 +100,18 @@ class Upserts(Committer[UpsertLine, Upsert]):
         is_plain = rule.update and rule.insert and not rule.delete and rule.update_if is None
         if not is_plain or current_request() is not None:  # the log of a request claims a commit of its own
             return None, data
+        shared = current_sharing()
+        if shared is not None and (self._keys is None or not self._keys.is_possible):
+            return None, data
         rows, data = self._engine.data_files.gather(data, MOST_BYTES)
         if rows is None or rows.count > MOST_ROWS:
             return None, data
         keys = self._engine.rows.keys(rows.table, rule.on)
         now = self._clock()
-        return None if keys is None else Upsert(rows, rule, keys, now + patience, now), data
+        if keys is None:
+            return None, data
+        key = None if shared is None else shared.key
+        return Upsert(rows, rule, keys, now + patience, now, key=key), data
 
     def commit(self, table: ObjectId, upsert: Upsert) -> tuple[Changed, MergeCounts] | None:
         """Commit an upsert together with the upserts that wait.
@@ -129,7 +141,9 @@ class Upserts(Committer[UpsertLine, Upsert]):
             received.asker.answer([received.number], Declined.ALONE)
             return
         rule, now = MergeRule(how.on, update=True, insert=True, use_index=how.use_index), self._clock()
-        upsert = Upsert(rows, rule, keys, now + how.seconds, now, asker=received.asker, number=received.number)
+        upsert = Upsert(
+            rows, rule, keys, now + how.seconds, now, key=received.key, asker=received.asker, number=received.number
+        )
         self._enter(received.table, upsert)
 
     def _forwarded(self, table: ObjectId, upsert: Upsert) -> Upsert | None:
@@ -139,11 +153,15 @@ class Upserts(Committer[UpsertLine, Upsert]):
         return self._forwarding.forward(table, lambda: upsert.again(self._clock()))
 
     def _committed(self, table: ObjectId, upsert: Upsert) -> Upsert:
-        """Commit an upsert in this process; return it answered."""
+        """Commit an upsert in this process; return it answered.
+
+        An upsert with a key that has waited too long gets no answer: its request then has a log.
+        """
         self._enter(table, upsert)
         if not self._is_answered(table, upsert):
             upsert = upsert.again(self._clock())
-            self._commit_divided(UpsertLine(table), [upsert])
+            if upsert.key is None:
+                self._commit_divided(UpsertLine(table), [upsert])
         return upsert
 
     def _is_answered(self, table: ObjectId, upsert: Upsert) -> bool:
@@ -214,7 +232,8 @@ class Upserts(Committer[UpsertLine, Upsert]):
         Returns:
             The upserts to commit together next.
         """
-        attempt = _Merge(self._writes, self._engine, line.table, group)
+        keys = None if self._keys is None else GroupKeys(self._keys, line.table, group)
+        attempt = _Merge(self._writes, self._engine, line.table, group, keys)
 
         def commit(source: Source) -> Changed:
             now = self._clock()
@@ -282,11 +301,19 @@ class _Merge:
         counts: What each upsert inserts and updates, in the last attempt.
     """
 
-    def __init__(self, writes: WriteService, engine: TableEngine, table: ObjectId, group: Sequence[Upsert]) -> None:
+    def __init__(
+        self,
+        writes: WriteService,
+        engine: TableEngine,
+        table: ObjectId,
+        group: Sequence[Upsert],
+        keys: GroupKeys | None,
+    ) -> None:
         self._writes = writes
         self._engine = engine
         self._table = table
         self._group = group
+        self._keys = keys
         self.has_begun = False
         self.counts: Sequence[MergeCounts] = ()
         self._is_by_engine = False
@@ -297,6 +324,18 @@ class _Merge:
         Raises:
             _Divided: The group has to be divided. Nothing was committed.
         """
+        if self._keys is None:
+            return self._commit(source)
+        self._keys.drop_known()
+        try:
+            change = self._commit(source)
+        except (_Divided, *LOST):
+            self._keys.withdraw()
+            raise
+        self._keys.committed(change.version)
+        return change
+
+    def _commit(self, source: Source) -> Changed:
         self._require_callers()
         rows, rule = self._engine.rows, self._group[0].rule
         self.has_begun = self._is_by_engine = False
@@ -312,13 +351,15 @@ class _Merge:
             self.has_begun = True
             return commit()
 
-        def announced(token: Callable[[], CommitToken] | None) -> None:
-            self._is_by_engine = token is None
-            if token is not None:
-                self._announce(token())
+        def announced(attempt: CommitAttempt | None) -> None:
+            self._is_by_engine = attempt is None
+            if attempt is not None:
+                if self._keys is not None:
+                    self._keys.claim(attempt, self.counts)
+                self._announce(attempt.token())
                 return
             for upsert in self._group:
-                if upsert.asker is not None:  # whose process could not learn the outcome
+                if upsert.asker is not None or upsert.key is not None:  # which needs the token, or the version
                     upsert.drop()
             self._require_callers()
 

@@ -5,19 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.row_rules import Rules
 from lancekeep.ports.table_engine import WriteMode
 
-Announce = Callable[[Callable[[], CommitToken] | None], object]
-"""Is called before each attempt to commit a change writes anything, with a function that returns the token of the
-attempt; or with None before the engine begins a change that it commits itself. An error prevents the attempt."""
+
+@attrs.frozen
+class CommitAttempt:
+    """An attempt to commit a version that this process has built.
+
+    Attributes:
+        after: The version that it follows: its table, number and transaction file.
+        version: The number of the version.
+        transaction: The name of its transaction file.
+        token: Returns the token of the attempt.
+    """
+
+    after: tuple[DatasetRoot, int, str]
+    version: int
+    transaction: str
+    token: Callable[[], CommitToken]
 
 
-def unannounced(token: Callable[[], CommitToken] | None) -> None:
+Announce = Callable[[CommitAttempt | None], object]
+"""Is called before each attempt to commit a change writes anything; or with None before the engine begins a change that
+it commits itself. An error prevents the attempt."""
+
+
+def unannounced(attempt: CommitAttempt | None) -> None:
     """Announce nothing."""
 
 

@@ -295,7 +295,7 @@ class Directory:
         """The upserts of this process, which share commits."""
         from lancekeep.application.rows.upserts import Upserts
 
-        return Upserts(self.writes, self.engine, self._forwarding)
+        return Upserts(self.writes, self.engine, self._keys, self._forwarding)
 
     def _forwarding_to(self, committers: Committers) -> Forwarding:
         from lancekeep.application.rows.forwarding import Forwarding

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from lancekeep.adapters.rest.routes import READS
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.rows.idempotency import Answer, Attempt
-from lancekeep.domain.commit import Committed
+from lancekeep.domain.commit import Committed, Upserted
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import Damaged, EngineFailed, InvalidInput, LancekeepError, Retryable
 from lancekeep.domain.idempotency import RequestKey
@@ -36,6 +36,11 @@ HEADER = "idempotency-key"
 _WITHOUT_EFFECT = {"identity", "context", "e_tag", "naming_scheme"}
 """Fields that say who asks, or repeat what the name of a staged manifest says. A resolved token has no such field."""
 _BATCH = "batch_commit_tables"
+_CONDITIONS = (
+    "when_matched_update_all_filt",
+    "when_not_matched_by_source_delete",
+    "when_not_matched_by_source_delete_filt",
+)
 
 
 class Idempotency:
@@ -73,7 +78,8 @@ class Idempotency:
             act=lambda: _act(call, proceed),
             committed=lambda outcome: Answer(_encode(_committed(catalog, call, outcome))),
             body=partial(_digest, call.body) if call.body is not None else str,
-            shares=_appends(call),
+            shares=_appends(call) or _upserts(call),
+            upserts=_upserts(call),
         )
         return _echoing(_decode(directory_of(catalog, "idempotency keys").requests.perform(request, attempt)), key)
 
@@ -84,6 +90,16 @@ def _appends(call: Call) -> bool:
         return False
     mode = getattr(call.request, "mode", None) or "append"
     return str(mode).lower() == "append" and not branch_of(call.request)
+
+
+def _upserts(call: Call) -> bool:
+    """Return whether a request updates or inserts each of its rows in the main history of a table."""
+    if call.operation != "merge_insert_into_table" or branch_of(call.request):
+        return False
+    request = call.request
+    is_plain = getattr(request, "when_matched_update_all", None) is True
+    is_plain = is_plain and getattr(request, "when_not_matched_insert_all", None) is True
+    return is_plain and not any(getattr(request, name, None) for name in _CONDITIONS)
 
 
 def _digest(body: BinaryIO) -> str:
@@ -137,7 +153,7 @@ _INDEFINITE = (
 def _committed(catalog: Catalog, call: Call, outcome: Committed | AllCommitted) -> Any:
     """Return the response to a request whose commit an earlier attempt has made.
 
-    That attempt has left no response. Counts of rows are left out, because only that attempt knew them.
+    That attempt has left no response. Counts of rows are left out if only that attempt knew them.
     """
     versions = outcome.versions if isinstance(outcome, AllCommitted) else (outcome,)
     tables = [
@@ -155,6 +171,9 @@ def _committed(catalog: Catalog, call: Call, outcome: Committed | AllCommitted) 
     fields: dict[str, Any] = {"version": versions[0].version} if "version" in model.model_fields else {}
     if call.operation == "update_table":
         fields["updated_rows"] = _updated_rows(catalog, call, versions[0].version)
+    if isinstance(outcome, Upserted):
+        fields["transaction_id"] = outcome.transaction.partition("-")[2].removesuffix(".txn")
+        fields |= {"num_inserted_rows": outcome.inserted, "num_updated_rows": outcome.updated, "num_deleted_rows": 0}
     return model.model_validate(fields)
 
 
