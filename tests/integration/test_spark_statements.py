@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
+from rest_server import serving
 
 import lancekeep
 import lancekeep.spark
@@ -143,6 +145,13 @@ class Lakes:
         name, directory = f"statements{next(self._numbers)}", self._directory / "listing"
         catalog = lancekeep.spark.install(self._spark, name, str(directory), mode="v1")
         return Lake(self._spark, name, catalog)
+
+    @contextmanager
+    def served(self) -> Iterator[Lake]:
+        """Yield an empty catalog of a server."""
+        name = f"statements{next(self._numbers)}"
+        with serving(lancekeep.DirectoryNamespace(root=str(self._directory / "served"))) as front:
+            yield Lake(self._spark, name, lancekeep.spark.install(self._spark, name, front.uri))
 
     def _copy(self) -> Lake:
         name = f"statements{next(self._numbers)}"
@@ -369,3 +378,27 @@ def test_a_table_is_saved_without_a_format_where_lancekeep_is_the_default(lakes:
     finally:
         lake.spark.conf.unset("spark.sql.sources.default")
     assert sorted(lake.catalog.open("ns.missing").to_table()["id"].to_pylist()) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("home", ["server", "listing"])
+def test_a_catalog_that_cannot_change_properties_refuses_the_whole_statement(lakes: Lakes, home: str) -> None:
+    def refused(lake: Lake, *statements: str) -> None:
+        dataset = lake.catalog.open("t")
+        for statement in statements:
+            with pytest.raises(
+                PySparkException, match=r"'properties of a table that exists'|cannot store the properties"
+            ):
+                lake.spark.sql(statement.format(r=f"{lake.name}.t"))
+        latest = lake.catalog.open("t")
+        assert (latest.version, latest.schema) == (dataset.version, dataset.schema)
+
+    added = ("ALTER TABLE {r} ADD COLUMN d INT DEFAULT 3", "ALTER TABLE {r} ADD COLUMN d VARCHAR(2)")
+    replaced = "CREATE OR REPLACE TABLE {r} TBLPROPERTIES ('a' = 'b') AS SELECT 2 AS k"
+    if home == "listing":
+        lake = lakes.listing()
+        lake.run("CREATE OR REPLACE TABLE {c}.t AS SELECT 1 AS k", "missing")
+        refused(lake, *added, replaced)
+        return
+    with lakes.served() as lake:
+        lake.run("CREATE TABLE {c}.t (k VARCHAR(2))", "missing")
+        refused(lake, *added, replaced, "ALTER TABLE {r} DROP COLUMN k", "CREATE OR REPLACE TABLE {r} AS SELECT 2 AS k")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField
 
-from lancekeep.application.catalog import Catalog, services_of
+from lancekeep.application.catalog import Catalog, directory_of, services_of
 from lancekeep.application.rows.row_rules import check_stream, require_evaluable
 from lancekeep.domain.column_names import plain_path, quoted, require_readable
 from lancekeep.domain.errors import InvalidInput, Unsupported
@@ -59,6 +59,8 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
             raise Unsupported(f"{table}: {name} is not a property that can be changed")
     if by_kind.keys() - {"UpdateColumnComment"}:
         catalog.structure.require_columns_may_change(table)
+    if given or removed or lengths.given or lengths.removed:
+        require_properties(catalog, table)
     if lengths.removed:
         catalog.alter_table(table, None, lengths.removed)
     try:
@@ -71,6 +73,17 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     given |= lengths.given
     if given or removed:
         _set_properties(catalog, table, stored, given, removed)
+
+
+def require_properties(catalog: Catalog, table: ObjectId) -> None:
+    """Check that a catalog can change properties, before a statement changes more.
+
+    Raises:
+        Unsupported: It has none, or a server has the catalog.
+    """
+    guarantees = directory_of(catalog, "properties of a table that exists").ledger.guarantees
+    if not guarantees.properties:
+        raise guarantees.refusal(f"cannot store the properties of {table}")
 
 
 def changes_by_kind(table: str, changes: Sequence[Any]) -> dict[str, list[Any]]:

@@ -22,6 +22,7 @@ from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
 from lancekeep.entrypoints.spark.arrow_types import key_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, INDEX
 from lancekeep.entrypoints.spark.reading import Snapshot
+from lancekeep.entrypoints.spark.sql.alter import require_properties
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import Branch
 from lancekeep.entrypoints.spark.sql.columns import spark_schema, type_properties, with_expressions
@@ -300,6 +301,8 @@ class StagedTable(_Table):
         self._fragments: list[str] = []
         self._unknown = False
         self._replaces = replaces
+        if replaces and any(self._changed_properties()):
+            require_properties(catalog, table)
         mode = WriteMode.OVERWRITE if replaces else WriteMode.CREATE
         plan = catalog.begin_write(
             table,
@@ -318,10 +321,15 @@ class StagedTable(_Table):
             self._unknown = True
             raise
         if self._replaces:
-            before = self._catalog.find_table(self._table).properties
-            if before != self._wanted:
-                removed = before.keys() - self._wanted.keys() - {STABLE_ROW_IDS}  # the table keeps its row ids
-                self._catalog.alter_table(self._table, self._wanted, removed)
+            given, removed = self._changed_properties()
+            if given or removed:
+                self._catalog.alter_table(self._table, given, removed)
+
+    def _changed_properties(self) -> tuple[dict[str, str], set[str]]:
+        """Return the properties to set and to remove in the table that is replaced."""
+        before = self._catalog.find_table(self._table).properties
+        given = {name: text for name, text in self._wanted.items() if before.get(name) != text}
+        return given, before.keys() - self._wanted.keys() - {STABLE_ROW_IDS}  # the table keeps its row ids
 
     def abortStagedChanges(self) -> None:
         """Abandon the write unless the outcome of its commit is unknown.
