@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import attrs
@@ -24,6 +25,7 @@ from writers import kill_two_at_work
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
+from lancekeep.application.commits.keyed_requests import current_sharing
 from lancekeep.application.rows.idempotency import Answer, Attempt
 from lancekeep.domain.commit import Committed, Upserted
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
@@ -227,6 +229,44 @@ def test_an_attempt_that_has_left_excludes_a_shared_one(site: Site) -> None:
     with suppress(StoreUnavailable):  # without a commit store, nothing proves it
         assert upsert(catalog, key, 0, 1) == [version]
     assert site.open().open("t").version == version
+
+
+@pytest.mark.parametrize("site", ["storage"], indirect=True)
+def test_a_shared_upsert_finds_an_attempt_that_the_engine_is_about_to_commit(site: Site) -> None:
+    """Without a commit store, the engine may commit after the shared upsert, so its record has to be read before."""
+    one, two, key = site.open(), site.open(), new_key()
+    upsert(one, new_key(), 5)  # its committer knows every record of the version that it follows
+    recorded, may_commit, running = Event(), Event(), list[Any]()
+    commits = directory_of(one).versions.commits
+    put, merge = commits.objects.put, two.data.merge
+
+    def held(*given: Any) -> Any:
+        if current_sharing() is None:  # the attempt with a log
+            recorded.set()
+            may_commit.wait()
+        return merge(*given)
+
+    two.data.merge = held  # type: ignore[method-assign, assignment]
+    with ThreadPoolExecutor(1) as pool:
+
+        def overtake(at: str, content: bytes) -> object:
+            if "/keys-" in at and not running:
+                deleting = MergeRule(["id"], update=True, insert=True, update_if="true")
+                running.append(pool.submit(upsert, two, key, 0, 1, rule=deleting))
+                assert recorded.wait(60)
+            return put(at, content)
+
+        commits.objects = watched = Faulty(commits.objects)
+        watched.put = overtake  # type: ignore[attr-defined]
+        version = one.open("t").version
+        try:
+            with suppress(StoreUnavailable):
+                upsert(one, key, 0, 1)
+            assert site.open().open("t").version == version
+        finally:
+            may_commit.set()
+        assert running[0].result()[0] == version + 1
+    assert site.rows() == {0: 1, 1: 1, 5: 1}
 
 
 def upsert_until_killed(at: Deployment, writer: int, ledger: str) -> None:
