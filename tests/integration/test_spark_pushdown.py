@@ -120,6 +120,66 @@ def test_plan_shows_orders_with_a_limit_beside_the_rows(lake: Lake) -> None:
     assert lake.sql("SELECT count(*) n FROM lake.t ORDER BY n LIMIT 2") == [(51,)]
 
 
+EVERY_TYPE = """
+    CAST(id AS INT) id, id % 1000 key, id % 2 = 0 b, CAST(id % 100 AS TINYINT) i8, CAST(id AS FLOAT) f32, id * 0.1BD d,
+    concat('text ', id) s, CAST('bytes' AS BINARY) bin, DATE '2024-01-31' + CAST(id AS INT) day,
+    TIMESTAMP '1912-06-01 12:00:00.123456' + make_interval(0, 0, 0, 0, CAST(id AS INT)) at,
+    TIMESTAMP_NTZ '2024-03-31 02:30:00' local, array(id, null) l, map('k', id) m,
+    named_struct('key', id + 1, 'inner', named_struct('x', array(CAST(null AS STRING)))) st,
+    CAST(null AS STRING) nothing
+"""
+
+
+def test_the_driver_reads_the_few_rows_that_an_index_names(lake: Lake) -> None:
+    lake.sql(f"CREATE TABLE lake.t AS SELECT {EVERY_TYPE} FROM range(0, 2000, 1, 1)")
+    lake.sql(f"INSERT INTO lake.t SELECT {EVERY_TYPE} FROM range(2000, 2500, 1, 1)")
+    for column in ("id", "key"):
+        lake.sql(f"CREATE INDEX {column}_index ON lake.t ({column})")
+    lake.sql("DELETE FROM lake.t WHERE id = 1007")
+    is_local = "LocalTableScan"
+    for condition, other, ids in (
+        ("key = 7", "key + 0 = 7", [7, 2007]),
+        ("key IN (7, 8) AND b", "key + 0 IN (7, 8) AND b", [8, 1008, 2008]),
+        ("id = 5 AND s LIKE '%5' AND st.key = 6", "id + 0 = 5", [5]),
+        ("id = 1007", "id + 0 = 1007", []),
+    ):
+        assert is_local in lake.plan(f"SELECT * FROM {{t}} WHERE {condition}"), condition
+        found = lake.sql(f"SELECT * FROM lake.t WHERE {condition} ORDER BY id")
+        assert found == lake.sql(f"SELECT * FROM lake.t WHERE {other} ORDER BY id"), condition
+        assert [row[0] for row in found] == ids, condition
+    assert lake.sql("SELECT s FROM lake.t WHERE key = 7 ORDER BY id DESC LIMIT 1") == [("text 2007",)]
+    assert lake.sql(
+        "SELECT a.id, b.id FROM lake.t a JOIN lake.t b USING (key) WHERE a.id = 9 AND b.id > 9 ORDER BY 2"
+    ) == [
+        (9, 1009),
+        (9, 2009),
+    ]
+
+    few = "an index names 2 rows in 2 fragments"
+    for query, rows in {
+        "SELECT count(*) FROM {t} WHERE key = 7": [(2,)],
+        "SELECT max(id) FROM {t} WHERE key = 7": [(2007,)],
+        "SELECT id, _rowaddr FROM {t} WHERE key = 7 ORDER BY id": [(7, 7), (2007, (1 << 32) + 7)],
+    }.items():
+        assert few in lake.plan(query), query
+        assert lake.sql(query.format(t="lake.t")) == rows, query
+    assert "an index" not in lake.plan("SELECT * FROM {t} WHERE st.key = 7"), "the index is of another column"
+    lake.sql("UPDATE lake.t SET s = 'changed' WHERE key = 7")
+    assert lake.sql("SELECT s FROM lake.t WHERE key = 7") == [("changed",), ("changed",)]
+    assert len(lake.sql("SELECT id FROM lake.t WHERE s = 'changed'")) == 2
+
+    text = "array_join(transform(sequence(1, 200), i -> sha2(string(id * 1000 + i), 512)), '')"
+    lake.sql(f"CREATE TABLE lake.many AS SELECT id, id % 2 half, {text} s FROM range(0, 250, 1, 1)")
+    for column in ("id", "half"):
+        lake.sql(f"CREATE INDEX {column}_index ON lake.many ({column})")
+    assert "an index" not in lake.plan("SELECT * FROM lake.many WHERE half = 0"), "too many rows"
+    large = "SELECT * FROM lake.many WHERE id < 90 AND id IN ({})".format(", ".join(map(str, range(90))))
+    assert "BatchScan" in lake.plan(large), "rows of 2 MB"
+    lake.sql("INSERT INTO lake.many VALUES (0, 0, 'new')")
+    assert "an index" not in lake.plan("SELECT * FROM lake.many WHERE id = 0"), "a fragment without an index"
+    assert len(lake.sql("SELECT * FROM lake.many WHERE id = 0")) == 2
+
+
 def test_samples_are_chosen_by_lance(spark: SparkSession, tmp_path: Path) -> None:
     rows, fraction = 6000, 0.25
     with lancekeep.spark.install(spark, "sampled", str(tmp_path / "lake")) as catalog:

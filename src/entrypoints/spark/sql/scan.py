@@ -1,7 +1,7 @@
 """Implement SELECT.
 
 Columns, filters, aggregates, limits and orders with a limit are evaluated next to the rows. Executors read fragments of
-one pinned version.
+one pinned version. If an index names few rows, only their fragments are read, by the driver unless the rows are large.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
 
 from lancekeep.domain.errors import Unsupported
+from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
+from lancekeep.entrypoints.spark.internals.sessions import internal_rows
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
 from lancekeep.entrypoints.spark.sql.answers import Unmetered
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.lookup import Found, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.samples import Sample
@@ -141,20 +144,33 @@ class ScanBuilder(Proxy):
         if self._aggregation is not None and self._aggregation.counts_rows and self._condition is None:
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
+        found = found_by_index(self._dataset, zip(self._pushed, self._filters, strict=True))
         schema = self._schema if self._aggregation is None else self._aggregation.result(self._columns)
         aggregates = self._aggregation is not None
         seen = self._jvm.struct(schema)
-        batch = Batch(self._jvm, seen, self._dataset, self._task(self._condition), aggregates)
+        task = self._task(self._condition)
+        batch = Batch(self._jvm, seen, self._dataset, task, found, aggregates)
         require_batch = partial(refuse_options, self._name, self._options)
         statistics = partial(Statistics, self._jvm, self._dataset, self._snapshot.identity, schema, self._statistics)
-        return Scan(self._jvm, seen, batch, self._description(), require_batch, self._to_stream, statistics)
+        arguments = self._jvm, seen, batch, self._description(found), require_batch, self._to_stream, statistics
+        if found is not None and self._reads_stored_columns and is_small(self._dataset, found):
+            return Lookup(*arguments, schema, partial(task, found.runs))
+        return Scan(*arguments)
+
+    @property
+    def _reads_stored_columns(self) -> bool:
+        """Whether the query reads columns as they are stored, and no blobs."""
+        if self._aggregation is not None or not self._schema.names:
+            return False
+        stored = {field.name for field in self._dataset.schema if not is_blob(field)}
+        return stored.issuperset(self._schema.names)
 
     @property
     def _condition(self) -> str | None:
         sampled = [] if self._sample is None else [self._sample.condition]
         return conjunction([*self._filters, *sampled])
 
-    def _description(self) -> str:
+    def _description(self, found: Found | None) -> str:
         filters = conjunction(self._filters)
         said = [f"{self._name} version {self._dataset.version}"]
         if self._aggregation is None:
@@ -165,6 +181,7 @@ class ScanBuilder(Proxy):
         said += [f"filter {filters}"] if filters else []
         said += [f"order [{', '.join(map(str, self._orders))}]"] if self._orders else []
         said += [f"limit {self._limit}"] if self._limit is not None else []
+        said += [f"an index names {found.rows} rows in {len(found.fragments)} fragments"] if found is not None else []
         return ", ".join(said)
 
     def _to_stream(self, schema: Any, checkpoint: str) -> Any:
@@ -271,6 +288,29 @@ class Scan(DriverScan):
         return False
 
 
+class Lookup(Scan):
+    """A scan of few rows, which the driver reads without a task."""
+
+    class Java:
+        implements = (READ + "SupportsReportStatistics", READ + "LocalScan")
+
+    def __init__(self, *arguments: Any) -> None:
+        *of_scan, schema, read = arguments
+        super().__init__(*of_scan)
+        self._columns: StructType = schema
+        self._read: Callable[[], Iterator[pa.RecordBatch]] = read
+
+    def rows(self) -> Any:
+        self._require_batch()
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> Any:
+        wanted = arrow_of(self._columns)
+        batches = [*self._read()] or [pa.RecordBatch.from_pylist([], wanted)]  # Spark takes no table without a batch
+        return internal_rows(self._jvm.spark.createDataFrame(pa.Table.from_batches(batches, wanted), self._columns))
+
+
 class Batch(Proxy):
     """The tasks of a scan, which share one pinned version of the table.
 
@@ -286,16 +326,21 @@ class Batch(Proxy):
         schema: Any,
         dataset: Any,
         read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]],
+        found: Found | None,
         aggregates: bool,
     ) -> None:
         self._jvm = jvm
         self._schema = schema
         self._dataset = dataset
         self._read = read
+        self._found = found
         self._aggregates = aggregates
 
     def planInputPartitions(self) -> Any:
-        parts = [part.runs for part in neighbours(stored_fragments(self._dataset), self._dataset.count_rows())]
+        fragments = stored_fragments(self._dataset)
+        if self._found is not None:
+            fragments = (fragment for fragment in fragments if fragment.id in self._found.fragments)
+        parts = [part.runs for part in neighbours(fragments, self._dataset.count_rows())]
         return partitions(self._jvm, parts or ([[]] if self._aggregates else []))
 
     def createReaderFactory(self) -> Any:

@@ -1,0 +1,81 @@
+"""Find the few rows that an index names, when a query is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from lancekeep.domain.indexes import index_kind
+from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared
+
+MOST_ROWS = 100
+"""The most rows that the driver reads itself."""
+MOST_BYTES = 1 << 20
+"""The most bytes that these rows may have, by the average row of their fragments."""
+_EXACT = ("BTREE", "BITMAP")
+
+
+@attrs.frozen
+class Found:
+    """Where the rows of an indexed value are.
+
+    Attributes:
+        rows: How many there are; the other conditions of the query may select fewer.
+        fragments: The ids of their fragments, in order.
+    """
+
+    rows: int
+    fragments: tuple[int, ...]
+
+    @property
+    def runs(self) -> list[range]:
+        return [range(number, number + 1) for number in self.fragments]
+
+
+def found_by_index(dataset: Any, conditions: Iterable[tuple[Any, str]]) -> Found | None:
+    """Ask an index for the rows of a condition, without reading a row.
+
+    Args:
+        dataset: The version.
+        conditions: Predicates of Spark, of which all must hold, each with its translation.
+
+    Returns:
+        The rows of the first condition that an index answers for all fragments and that few rows satisfy; None if there
+        is none.
+    """
+    indexed = set(_indexed(dataset))
+    for predicate, text in conditions if indexed else ():
+        try:
+            column, operator, *_ = compared(predicate, dataset.schema)
+        except Untranslatable:
+            continue
+        if operator in ("=", "in") and column in indexed:
+            rows = dataset.scanner(columns=[], with_row_address=True, filter=text, limit=MOST_ROWS + 1).to_table()
+            if rows.num_rows <= MOST_ROWS:
+                fragments = {address >> 32 for address in rows["_rowaddr"].to_pylist()}
+                return Found(rows.num_rows, tuple(sorted(fragments)))
+    return None
+
+
+def _indexed(dataset: Any) -> Iterator[str]:
+    """Yield the columns whose index answers for every fragment."""
+    columns = {field.id(): field.name() for field in dataset.lance_schema.fields()}
+    fragments = dataset.fragment_ids()
+    for index in dataset.describe_indices():
+        [field, *others] = index.fields
+        if index_kind(index.name, index.type_url).name in _EXACT and not others and field in columns:
+            covered = [segment.fragment_ids for segment in index.segments]
+            if all(any(number in ids for ids in covered) for number in fragments):
+                yield columns[field]
+
+
+def is_small(dataset: Any, found: Found) -> bool:
+    """Return whether the driver may read the rows itself."""
+    fragments = [dataset.get_fragment(number) for number in found.fragments]
+    sizes = [file.file_size_bytes for fragment in fragments for file in fragment.metadata.files]
+    if None in sizes:
+        return False
+    average = sum(sizes) // max(1, sum(fragment.physical_rows for fragment in fragments))
+    return bool(found.rows * average <= MOST_BYTES)
