@@ -161,6 +161,7 @@ def test_another_change_in_between_stays(
     catalog, elsewhere = connect(tmp_path, store), connect(tmp_path, store)
     uri = of_two_fragments(catalog)
     (change, applied), (act, left) = mine, OTHERS[other]
+    monkeypatch.setattr("lancekeep.application.rows.table_transactions.in_background", lambda act: act())
     overtake(monkeypatch, lambda: act(elsewhere))
     change(catalog, 3, 4, 13, 14)
     assert ids(uri) == applied(left, [3, 4, 13, 14])
