@@ -178,6 +178,10 @@ def test_the_driver_reads_the_few_rows_that_an_index_names(lake: Lake) -> None:
     lake.sql("INSERT INTO lake.many VALUES (0, 0, 'new')")
     assert "an index" not in lake.plan("SELECT * FROM lake.many WHERE id = 0"), "a fragment without an index"
     assert len(lake.sql("SELECT * FROM lake.many WHERE id = 0")) == 2
+    lake.catalog.open("many").optimize.optimize_indices()
+    lake.catalog.open("many").optimize.compact_files(defer_index_remap=True)
+    assert [] in [index.fields for index in lake.catalog.open("many").describe_indices()], "an index without columns"
+    assert len(lake.sql("SELECT * FROM lake.many WHERE id = 0")) == 2
 
 
 def test_samples_are_chosen_by_lance(spark: SparkSession, tmp_path: Path) -> None:

@@ -45,13 +45,10 @@ def found_by_index(dataset: Any, conditions: Iterable[tuple[Any, str]]) -> Found
         The rows of the first condition that an index answers for all fragments and that few rows satisfy; None if there
         is none.
     """
-    indexed = set(_indexed(dataset))
-    for predicate, text in conditions if indexed else ():
-        try:
-            column, operator, *_ = compared(predicate, dataset.schema)
-        except Untranslatable:
-            continue
-        if operator in ("=", "in") and column in indexed:
+    by_value = [(column, text) for predicate, text in conditions if (column := _compared_by_value(predicate, dataset))]
+    indexed = set(_indexed(dataset)) if by_value else set()
+    for column, text in by_value:
+        if column in indexed:
             rows = dataset.scanner(columns=[], with_row_address=True, filter=text, limit=MOST_ROWS + 1).to_table()
             if rows.num_rows <= MOST_ROWS:
                 fragments = {address >> 32 for address in rows["_rowaddr"].to_pylist()}
@@ -59,15 +56,23 @@ def found_by_index(dataset: Any, conditions: Iterable[tuple[Any, str]]) -> Found
     return None
 
 
+def _compared_by_value(predicate: Any, dataset: Any) -> str | None:
+    """Return the column that a predicate compares with values for equality."""
+    try:
+        column, operator, *_ = compared(predicate, dataset.schema)
+    except Untranslatable:
+        return None
+    return str(column) if operator in ("=", "in") else None
+
+
 def _indexed(dataset: Any) -> Iterator[str]:
     """Yield the columns whose index answers for every fragment."""
     columns = {field.id(): field.name() for field in dataset.lance_schema.fields()}
     fragments = dataset.fragment_ids()
     for index in dataset.describe_indices():
-        [field, *others] = index.fields
-        if index_kind(index.name, index.type_url).name in _EXACT and not others and field in columns:
-            covered = [segment.fragment_ids for segment in index.segments]
-            if all(any(number in ids for ids in covered) for number in fragments):
+        if index_kind(index.name, index.type_url).name in _EXACT and len(index.fields) == 1:
+            [field], covered = index.fields, [segment.fragment_ids for segment in index.segments]
+            if field in columns and all(any(number in ids for ids in covered) for number in fragments):
                 yield columns[field]
 
 
