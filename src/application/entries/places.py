@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from lancekeep.application.entries.outside import OutsideDirectory, nowhere
@@ -21,8 +22,10 @@ from lancekeep.domain.table import (
     confined,
     new_location,
 )
-from lancekeep.format.begun_clone import BegunClone
 from lancekeep.ports.object_store import ObjectStore
+
+if TYPE_CHECKING:  # few commands need it
+    from lancekeep.format.begun_clone import BegunClone
 
 
 class Places:
@@ -156,6 +159,8 @@ class Places:
 
     def begun_clone(self, table: Table) -> BegunClone | None:
         """Return the deep clone for which a directory is reserved; None without one."""
+        from lancekeep.format.begun_clone import BegunClone
+
         try:
             return BegunClone.parse(self.objects.get(self.reserved_marker(table)))
         except ObjectNotFound:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -53,7 +54,9 @@ from lancekeep.domain.table import (
     withdraw_table,
 )
 from lancekeep.domain.table_defaults import require_default, with_default
-from lancekeep.format.begun_clone import BegunClone
+
+if TYPE_CHECKING:  # few commands need it
+    from lancekeep.format.begun_clone import BegunClone
 
 DEFINITE = (AlreadyExists, NotFound, Refused, InvalidInput, ConcurrentModification)
 """Errors of a change after which it is certain that nothing was changed."""
