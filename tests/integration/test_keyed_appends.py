@@ -517,6 +517,28 @@ def test_a_keyed_group_makes_one_more_request(local: Site) -> None:
     assert keyed - Counter(watched.calls) == Counter(put=1)
 
 
+def test_a_group_that_lost_its_version_reads_the_other_commit_once(local: Site) -> None:
+    def reads(appends: int) -> int:
+        """Let a group lose its version to another process; return how many objects it reads."""
+        catalog, other, puts = local.open(), local.open(), count()
+        append(catalog, 1, new_key())
+        commits = directory_of(catalog).versions.commits
+
+        def decide(name: str, _: int) -> None:
+            if name == "put" and next(puts) == 2:  # the data, transaction and keys of the group
+                other.write("t", table(2), "append")
+
+        commits.objects = watched = Faulty(commits.objects, decide)
+        held_back(catalog, until=appends)
+        answers = all_at_once([partial(append, catalog, 3, new_key()) for _ in range(appends)])
+        assert len(set(answers)) == 1
+        assert next(puts) > 2
+        return Counter(watched.calls)["get"]
+
+    assert reads(8) == reads(2)
+    assert local.rows() == Counter({0: 1, 1: 2, 2: 2, 3: 10})
+
+
 def test_a_request_is_answered_after_its_version_was_cleaned_up(local: Site) -> None:
     key, alone = new_key(), new_key()
     answers = append(local.open(), 1, key), append(local.open(), 2, alone, rows=stream)

@@ -352,13 +352,13 @@ class Appends(Committer[Line, Append]):
         """
         if afresh or keys.is_behind(*_place(base)):
             keys.follow(*_place(base))
-        left, names = list[Append](), set[bytes]()
+        left, names, seen = list[Append](), set[bytes](), dict[int, str | None]()
         for append in group:
             if append.key is None:
                 left.append(append)
                 continue
             was_written, append.is_written = append.is_written, False
-            record = keys.find(append.key, base.root, base.version.version)
+            record = keys.find(append.key, base.root, base.version.version, seen)
             if record is not None and record.effect is not Effect.PENDING:
                 self._answer_by(record, append, base)
             elif append.key.name in names:

@@ -100,8 +100,9 @@ class GroupKeys:
 
     def _drop_recorded(self, attempt: CommitAttempt) -> None:
         keys, (root, latest, _) = self._recorded.of(self._table), attempt.after
+        seen = dict[int, str | None]()
         for upsert in self._keyed:
             assert upsert.key is not None
-            record = keys.find(upsert.key, root, latest)
+            record = keys.find(upsert.key, root, latest, seen)
             if record is not None and record.effect is not Effect.PENDING:
                 upsert.drop()

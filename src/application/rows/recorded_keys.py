@@ -347,34 +347,40 @@ class TableKeys:
         except ObjectNotFound:
             return None
 
-    def find(self, key: SharedKey, root: DatasetRoot | None, latest: int) -> Recorded | None:
+    def find(
+        self, key: SharedKey, root: DatasetRoot | None, latest: int, seen: dict[int, str | None] | None = None
+    ) -> Recorded | None:
         """Return the record that decides about a key; None if no record concerns it.
 
         Args:
             key: the key.
             root: the table; None if it does not exist.
             latest: its latest version.
+            seen: the transaction files of versions that earlier calls for this ``latest`` have read, by version. The
+                keys of a group that lost its version share one record, and then one read.
         """
+        seen = {} if seen is None else seen
         with self._lock:
             groups = [self._groups[name] for name in self._names.get(key.name, ())]
             segments = list(self._segments.values())
         found = [each for segment in segments for each in segment.find(key.name)]
         for known in groups:
-            effect = self._effect(known, root, latest)
+            effect = self._effect(known, root, latest, seen)
             if effect is not None:
                 group = known.group
                 same = next(each for each in group.keys if each.name == key.name)
                 found.append(Recorded(same, effect, group.version, group.transaction))
         return decisive(found)
 
-    def _effect(self, known: _Known, root: DatasetRoot | None, latest: int) -> Effect | None:
+    def _effect(
+        self, known: _Known, root: DatasetRoot | None, latest: int, seen: dict[int, str | None]
+    ) -> Effect | None:
         if known.effect is not None:
             return known.effect
         version = known.group.version
-        transaction = None
-        if root is not None and 0 < version <= latest:
-            transaction = self._transaction(root, version)
-        effect = known.group.effect(latest, transaction)
+        if root is not None and 0 < version <= latest and version not in seen:
+            seen[version] = self._transaction(root, version)
+        effect = known.group.effect(latest, seen.get(version))
         if effect is Effect.COMMITTED:
             known.effect = effect
         return effect
@@ -444,7 +450,7 @@ class TableKeys:
         for name, known in groups:
             if _is_final(known) or known.group.version > latest:
                 continue
-            effect = self._effect(known, root, latest)
+            effect = self._effect(known, root, latest, {})
             if effect is None:
                 self.withdraw(name)
             else:
