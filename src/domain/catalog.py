@@ -127,10 +127,12 @@ class Lookup:
 
 @attrs.frozen
 class Listing:
-    """The question what a namespace contains: `CatalogView.children`."""
+    """The question which names a namespace has: `CatalogView.children`."""
 
     parent: ObjectId
     object_type: str
+    after: str | None = None
+    limit: int | None = None
 
 
 Question = Lookup | Listing

@@ -147,6 +147,7 @@ class ClaimedManifestStore:
 
     def __init__(self, store: ManifestStoreElsewhere, objects: ObjectStore, root_key: str) -> None:
         self._store = store
+        self._foreseeing = store if isinstance(store, ForeseeingManifestStore) else None
         self._listing = DirectoryListing(objects, root_key)
         self._manifest = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         self._root = objects.root_uri + root_key
@@ -176,8 +177,7 @@ class ClaimedManifestStore:
         return self._store.view()
 
     def view_for(self, question: Question) -> CatalogView:
-        store = self._store
-        return store.view_for(question) if isinstance(store, ForeseeingManifestStore) else store.view()
+        return self._store.view() if self._foreseeing is None else self._foreseeing.view_for(question)
 
     def recent(self) -> CatalogView:
         return self._store.recent()

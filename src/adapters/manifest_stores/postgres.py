@@ -6,7 +6,6 @@ catalog at one version, however many statements it takes, without a transaction 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,16 +27,14 @@ from lancekeep.adapters.manifest_stores.postgres_changes import (
     values_of_questions,
 )
 from lancekeep.adapters.manifest_stores.postgres_feed import PostgresFeed
+from lancekeep.adapters.manifest_stores.postgres_state import PostgresStates
 from lancekeep.adapters.manifest_stores.postgres_view import LAST, PostgresView
 from lancekeep.application.retry import Retry
-from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees
+from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question
 from lancekeep.domain.errors import (
-    AccessDenied,
     ConcurrentModification,
-    Damaged,
     InvalidInput,
     LancekeepError,
-    Refused,
     StoreUnavailable,
 )
 from lancekeep.domain.identifiers import ObjectId
@@ -61,18 +58,10 @@ LOCK_SECONDS = 20.0
 MANY = 1_000_000
 """How many entries a clean-up is expected to remove."""
 
-_CATALOG = "SELECT id, root, version, properties, columns"
-_NAMED = "FROM {schema}.catalog WHERE name = %s"
-_VIEW = f"""
-{_CATALOG}, (SELECT token FROM {{schema}}.change WHERE (catalog, version) = (catalog.id, catalog.version)) {_NAMED}
-"""
 _CREATE = """
 INSERT INTO {schema}.catalog (name, root, version, properties, columns) VALUES (%s, %s, 0, '{}', '{}')
 ON CONFLICT DO NOTHING
 """
-_SECURED = "SELECT row_security_active('{schema}.catalog')"
-# A part of the statement that reads another table would read it as before the wait for the lock.
-_LOCKED_VIEW = f"{_CATALOG}, NULL {_NAMED} FOR UPDATE"
 _SETTLE = "SELECT token, version FROM {schema}.change WHERE catalog = %s AND version > %s AND token = ANY(%s::text[])"
 _ABANDON = "DELETE FROM {schema}.catalog WHERE name = %s AND root = %s AND version = 0"
 _OBSOLETE = f"""
@@ -145,11 +134,11 @@ class PostgresManifestStore:
         self._topic = sha256(f"{database.schema}/{name}".encode()).hexdigest()
         self.feed = PostgresFeed(database, self.view, self._topic)
         statement = database.statement
-        self._view, self._create, self._locked_view = statement(_VIEW), statement(_CREATE), statement(_LOCKED_VIEW)
+        self._states = PostgresStates(database, name, root, self.url, self.guarantees, self._patient_rows)
+        self._create, self._abandon = statement(_CREATE), statement(_ABANDON)
         self._apply, self._obsolete, self._settle = statement(APPLY), statement(_OBSOLETE), statement(_SETTLE)
         self._lock, self._apply_if_unchanged = statement(LOCK), statement(APPLY_IF_UNCHANGED)
         self._revoke = statement(REVOKE)
-        self._abandon, self._secured = statement(_ABANDON), statement(_SECURED)
 
     @classmethod
     def open(cls, url: StoreUrl, objects: ObjectStore, root_key: str) -> PostgresManifestStore:
@@ -193,8 +182,11 @@ class PostgresManifestStore:
         return True
 
     def view(self) -> PostgresView:
-        view = self._viewed(self._database.rows, self._view)
-        return self._remembered(attrs.evolve(view, rows=self._patient_rows).sharing(self._known))
+        return self._remembered(self._states.latest(self._known))
+
+    def view_for(self, question: Question) -> PostgresView:
+        """Return the latest state, read together with the answer to a question (ADR 175)."""
+        return self._remembered(self._states.latest(self._known, question))
 
     def recent(self) -> PostgresView:
         """Return the state that this instance read last.
@@ -324,37 +316,6 @@ class PostgresManifestStore:
         self._database.count(self._create, (self._name, self._root))
         return self.view()
 
-    def _viewed(self, rows: Callable[[str, Any], list[Row]], statement: str) -> PostgresView:
-        found = rows(statement, (self._name,))
-        if not found:
-            if rows(self._secured, ()) == [(True,)]:
-                raise AccessDenied(
-                    f"{self.url}: no policy permits this role to see the catalog {self._name!r}, or it does not exist. "
-                    "The owner creates the catalog and the policy (docs/postgres.md)."
-                )
-            return PostgresView(rows, self._database.schema, None, 0, None, {}, {}, self.guarantees)
-        ((catalog, root, version, properties, columns, token),) = found
-        if root != self._root:
-            raise Refused(
-                f"{self.url} is the catalog of {root}; opened with {self._root}. Connect with that root, or name "
-                "another catalog of the database by the option catalog. If the root was copied or moved, run "
-                "`lancekeep adopt-identity`."
-            )
-        stored = self._texts("properties", properties), self._texts("columns", columns)
-        return PostgresView(rows, self._database.schema, catalog, version, token, *stored, self.guarantees)
-
-    def _texts(self, column: str, stored: str) -> dict[str, str]:
-        try:
-            texts = json.loads(stored)
-        except (ValueError, RecursionError):
-            texts = None
-        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-            raise Damaged(
-                f"{self.url}: the {column} of the catalog are {stored[:80]!r}; expected a JSON object of text values. "
-                "Restore the row of the table catalog from a backup."
-            )
-        return texts
-
     def _applied(
         self,
         view: PostgresView,
@@ -416,7 +377,7 @@ class PostgresManifestStore:
 
             connection.be_patient(LOCK_SECONDS)
             with connection.transaction():
-                view = self._viewed(rows, self._locked_view)
+                view = self._states.locked(rows)
                 settled = rows(self._settle, (view.catalog, seen.version, list(promised))) if promised else ()
                 for made, version in settled:
                     return attrs.evolve(promised[made][0], version=version), promised[made][1]

@@ -22,8 +22,12 @@ LAST = 2**63 - 1
 """The ``until`` of an entry that no later version has changed."""
 KEPT = 512
 """Answers that a view keeps: an operation asks about its namespace and its table more than once."""
+FORESEEN = 16
+"""Pages that a view keeps until they are asked for."""
 PAGE = 1000
 """Entries per statement of a listing."""
+Page = tuple[ObjectId, str, str | None, int | None]
+"""Which page of names is asked for: the arguments of `CatalogView.children`."""
 OBJECT, OWNER = "object", "owner"
 """What is asked: the entry of an id, or the owner of a location."""
 COLUMNS = "object_id, object_type, location, metadata, extension"
@@ -32,8 +36,8 @@ COLUMNS = "object_id, object_type, location, metadata, extension"
 # `_NOT_BY_ID`, only the catalog is left to it.
 _ENTRIES = "FROM {schema}.entry WHERE catalog = %(catalog)s AND since <= %(version)s AND until > %(version)s"
 _NOT_BY_ID = _ENTRIES.replace("since", "since + 0")
-_FIND = f"SELECT {COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
-_CHILDREN = f"""
+FIND = f"SELECT {COLUMNS} {_ENTRIES} AND object_id = %(object_id)s"
+CHILDREN = f"""
 SELECT name {_NOT_BY_ID} AND parent = %(parent)s AND object_type = %(object_type)s AND name >= %(first)s
 ORDER BY name LIMIT %(limit)s
 """
@@ -78,6 +82,7 @@ class PostgresView:
         columns: The logical types of the columns that extensions have.
         guarantees: What the store can hold.
         found: Entries that were found in this version, by what was asked. Views of one version share them.
+        foreseen: Names that were read with the view, until they are asked for.
     """
 
     unnamed = 0
@@ -91,6 +96,7 @@ class PostgresView:
     columns: Mapping[str, str]
     guarantees: ManifestStoreGuarantees
     found: dict[tuple[str, str], ManifestEntry | None] = attrs.field(factory=dict, eq=False, repr=False)
+    foreseen: dict[Page, list[str]] = attrs.field(factory=dict, eq=False, repr=False, init=False)
 
     def stamp(self, parent: ObjectId, object_type: str) -> object | None:
         """Return the change that made the version: its random token is no other change's."""
@@ -106,20 +112,17 @@ class PostgresView:
         return with_columns(SCHEMA, self.columns)
 
     def find(self, object_id: str) -> ManifestEntry | None:
-        return self._once((OBJECT, object_id), partial(self._rows, _FIND, object_id=object_id))
+        return self._once((OBJECT, object_id), partial(self._rows, FIND, object_id=object_id))
 
     def children(
         self, parent: ObjectId, object_type: str, after: str | None = None, limit: int | None = None
     ) -> tuple[list[str], str | None]:
-        found = self._rows(
-            _CHILDREN,
-            parent=parent.key,
-            object_type=object_type,
-            first=_first_after(after or ""),
-            limit=None if limit is None else limit + 1,
-        )
-        names = [name for (name,) in found[:limit]]
-        return names, names[-1] if names and len(names) < len(found) else None
+        names = self.foreseen.pop((parent, object_type, after, limit), None)
+        if names is None:
+            values = page_values(parent, object_type, after, limit)
+            names = [name for (name,) in self._rows(CHILDREN, **values)]
+        chosen = names[:limit]
+        return chosen, chosen[-1] if chosen and len(chosen) < len(names) else None
 
     def descendants(self, parent: ObjectId) -> Iterator[ManifestEntry]:
         if parent.is_root:
@@ -134,6 +137,21 @@ class PostgresView:
         places, below, beyond = list(ancestors(location)), f"{location}/", f"{location}0"  # "0" follows "/"
         read = partial(self._rows, _OWNER, ancestors=places, below=below, beyond=beyond)
         return self._once((OWNER, location), read)
+
+    def keep_entry(self, object_id: str, entry: ManifestEntry | None) -> None:
+        """Keep an entry of this version, which was read together with it."""
+        self._keep((OBJECT, object_id), entry)
+
+    def keep_page(self, page: Page, names: list[str]) -> None:
+        """Keep names of this version until they are asked for.
+
+        Args:
+            page: Which page.
+            names: Its names, and the name after it.
+        """
+        if len(self.foreseen) >= FORESEEN:
+            self.foreseen.clear()
+        self.foreseen[page] = names
 
     @property
     def state(self) -> tuple[int, str | None]:
@@ -196,10 +214,13 @@ class PostgresView:
             return self.found[asked]
         except KeyError:
             entry = next(map(entry_of, read()), None)
+        self._keep(asked, entry)
+        return entry
+
+    def _keep(self, asked: tuple[str, str], entry: ManifestEntry | None) -> None:
         if len(self.found) >= KEPT:
             self.found.clear()
         self.found[asked] = entry
-        return entry
 
     def _rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         if self.version == 0:
@@ -215,10 +236,16 @@ class PostgresView:
         return found
 
 
+def page_values(parent: ObjectId, object_type: str, after: str | None, limit: int | None) -> dict[str, Any]:
+    """Return the values of `CHILDREN` for a page, and the name after it."""
+    most = None if limit is None else limit + 1
+    return {"parent": parent.key, "object_type": object_type, "first": _first_after(after or ""), "limit": most}
+
+
 @cache
 def _checked(statement: str) -> str:
     """Return a statement that also tells whether the version of the view is complete."""
-    nulls = "NULL" if statement == _CHILDREN else ", ".join(["NULL"] * 5)
+    nulls = "NULL" if statement == CHILDREN else ", ".join(["NULL"] * 5)
     return f"SELECT * FROM ({statement}) AS found {_NOT_KEPT.replace('{nulls}', nulls)}"
 
 

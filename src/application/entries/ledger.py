@@ -118,6 +118,7 @@ class Ledger:
         self._root_uri = root_uri
         self.new_id = new_id
         self._checked: CatalogView | None = None
+        self._foreseeing = manifest if isinstance(manifest, ForeseeingManifestStore) else None
 
     def at(self, manifest: ManifestStore) -> Ledger:
         """Return the catalog with its entries in another manifest store."""
@@ -149,10 +150,10 @@ class Ledger:
 
     def fresh(self, question: Question | None = None) -> CatalogView:
         """Return the current entries, regardless of the commit store that manages them."""
-        manifest = self.manifest
-        if question is not None and isinstance(manifest, ForeseeingManifestStore):
-            return _seen(self.commits.retry.call(lambda: manifest.view_for(question)))
-        return _seen(self.commits.retry.call(manifest.view))
+        foreseeing = self._foreseeing
+        if question is not None and foreseeing is not None:
+            return _seen(self.commits.retry.call(lambda: foreseeing.view_for(question)))
+        return _seen(self.commits.retry.call(self.manifest.view))
 
     def recent(self) -> CatalogView:
         """Return the entries as of the last read. This costs no request."""

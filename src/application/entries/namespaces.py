@@ -89,8 +89,11 @@ class Namespaces:
     def page(
         self, object_id: ObjectId, object_type: str, after: str | None, limit: int | None
     ) -> tuple[list[str], str | None]:
-        view = self._ledger.view(Listing(object_id, object_type))
-        return view.children(find_namespace(view, object_id).id, object_type, after, limit)
+        view = self._ledger.view(Listing(object_id, object_type, after, limit))
+        found = view.children(object_id, object_type, after, limit)
+        if not found[0]:  # otherwise the namespace exists, which saves a request to some stores
+            find_namespace(view, object_id)
+        return found
 
     @once(Namespace)
     def drop(self, object_id: ObjectId, *, cascade: bool, force: bool, keep: timedelta | float | None) -> Namespace:

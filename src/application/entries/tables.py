@@ -141,7 +141,7 @@ class Tables:
     def page(
         self, object_id: ObjectId, after: str | None, limit: int | None, *, include_declared: bool
     ) -> tuple[list[str], str | None]:
-        view = self._ledger.view(Listing(object_id, TABLE))
+        view = self._ledger.view(Listing(object_id, TABLE, after, limit))
         if include_declared:
             found = view.children(object_id, TABLE, after, limit)
             if not found[0]:  # otherwise the namespace exists, which saves a request to some stores
