@@ -277,7 +277,7 @@ class Database:
     def _give_back(self, connection: BoundedConnection, room: SimpleQueue[None]) -> None:
         """Make a connection idle. A connection that is left in a transaction, or broken, is closed."""
         try:
-            if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+            if connection.pgconn.transaction_status != TransactionStatus.IDLE:
                 connection.close()
             else:
                 self._idle.append(connection)

@@ -224,10 +224,14 @@ def test_state_that_is_read_again_keeps_its_answers(catalog: lancekeep.Catalog, 
     catalog.describe_namespace("n")
     catalog.table_exists("n.new")
     statements.clear()
-    view = directory_of(catalog).ledger.recent()
+    ledger = directory_of(catalog).ledger
+    view = ledger.recent()
     assert view.find("n") is not None
     assert view.find("n$new") is None
     assert statements == []
+    assert ledger.view() is view
+    catalog.declare_table("n.other")
+    assert ledger.view() is not view
 
 
 def test_statement_after_a_failed_one_gets_its_own_rows(catalog: lancekeep.Catalog) -> None:
