@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
     from lancekeep.composition import certify, connect
+    from lancekeep.domain.authorization import Quota
     from lancekeep.domain.change_feed import CatalogChange, ChangePage
     from lancekeep.domain.commit import Changed, Committed, Conflict, Outcome, Unknown
     from lancekeep.domain.commit_token import CommitToken, CommitUnknown
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from lancekeep.domain.namespace import Namespace
     from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
     from lancekeep.domain.partitions import Partition
+    from lancekeep.domain.quotas import QuotaUsage
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
     from lancekeep.domain.view import Refresh, SourceVersion, ViewDefinition
@@ -196,6 +198,8 @@ __all__ = [
     "PostgresNamespace",
     "Problem",
     "Query",
+    "Quota",
+    "QuotaUsage",
     "Recording",
     "Refresh",
     "Refreshed",
@@ -282,6 +286,8 @@ _HOMES = {
     "lancekeep.application.rows.branches": "Branches",
     "lancekeep.domain.identity": "Identity",
     "lancekeep.domain.maintenance": "MaintenancePolicy",
+    "lancekeep.domain.authorization": "Quota",
+    "lancekeep.domain.quotas": "QuotaUsage",
     "lancekeep.application.upkeep.maintenance": "MaintenanceAction",
     "lancekeep.application.upkeep.manifest_names": "RenamedManifests",
     "lancekeep.composition": "certify connect",

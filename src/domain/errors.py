@@ -169,7 +169,17 @@ class AccessDenied(Refused):
 
 
 class QuotaExceeded(AccessDenied):
-    """A quota of the policy is full; nothing was changed."""
+    """A quota of the policy is full; nothing was changed.
+
+    Attributes:
+        quota: The position of the quota in the policy; 0 if it is unknown.
+        resource: What has no room: ``tables`` or ``bytes``.
+    """
+
+    def __init__(self, message: str = "", quota: int = 0, resource: str = "") -> None:
+        super().__init__(message)
+        self.quota = quota
+        self.resource = resource
 
 
 class Retryable(LancekeepError):

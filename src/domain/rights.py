@@ -57,6 +57,7 @@ OPERATIONS: Mapping[Right, tuple[str, ...]] = {
         "list_table_branches",
         "describe_transaction",
         "list_events",
+        "list_quotas",
     ),
     Right.READ: ("query_table", "count_table_rows", "explain_table_query_plan", "analyze_table_query_plan"),
     Right.APPEND: ("insert_into_table",),

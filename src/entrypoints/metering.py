@@ -1,4 +1,4 @@
-"""Measures, in a thread, the subtrees whose bytes the quotas of a policy limit."""
+"""Measures, in a thread, what the subtrees of the quotas of a policy hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
 from threading import Event, Thread
 from typing import Final
 
@@ -14,7 +15,7 @@ from lancekeep.application.upkeep.usage import Usage
 from lancekeep.domain.authorization import Quota
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.quotas import Used
+from lancekeep.domain.quotas import Held, QuotaUsage, Used
 
 _REST: Final = 9
 """How many times as long as a measurement the pause after it is at least, so that it takes a tenth of the time."""
@@ -23,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Meter:
-    """Measures the bytes of subtrees at intervals; requests read the last figures.
+    """Measures subtrees at intervals; requests read the last figures.
 
     A measurement that fails leaves the figures as they are.
 
@@ -45,23 +46,37 @@ class Meter:
         self._quotas = quotas
         self._every = every
         self._clock = clock
-        self._figures: dict[ObjectId, int] = {}
-        self._measured_at = 0.0
+        self._measured: tuple[dict[ObjectId, Held], float] = {}, 0.0
         self._wanted = Event()
         self._stopping = False
         self._thread = Thread(target=copy_context().run, args=(self._run,), name="lancekeep-usage", daemon=True)
 
     def used(self, subtree: ObjectId) -> Used | None:
-        """Return the last figure of a subtree.
+        """Return the bytes of a subtree, as they were measured last.
 
         Returns:
-            None before its first measurement, which begins soon.
+            None before their first measurement, which begins soon.
         """
-        figures, measured_at = self._figures, self._measured_at
-        if subtree not in figures:
+        figures, measured_at = self._measured
+        held = figures.get(subtree)
+        if held is None or held.bytes is None:
             self._wanted.set()
             return None
-        return Used(figures[subtree], self._clock() - measured_at)
+        return Used(held.bytes, self._clock() - measured_at)
+
+    def usages(self) -> list[QuotaUsage]:
+        """Return how much of each quota of the policy in force was used when it was measured last."""
+        age, quotas = self.age(), self._quotas()
+        figures, _ = self._measured
+        if any(each.subtree not in figures for each in quotas):
+            self._wanted.set()
+        measured = None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+        return [QuotaUsage.of(each, figures.get(each.subtree), measured) for each in quotas]
+
+    def age(self) -> float | None:
+        """Return the seconds since the last measurement began; None before the first."""
+        figures, measured_at = self._measured
+        return self._clock() - measured_at if figures else None
 
     def measure(self) -> None:
         """Measure the subtrees of the policy in force.
@@ -69,10 +84,8 @@ class Meter:
         Raises:
             LancekeepError: A store failed.
         """
-        subtrees = {each.subtree for each in self._quotas() if each.bytes is not None}
-        begun = self._clock()
-        figures = self._usage.measure(subtrees) if subtrees else {}
-        self._measured_at, self._figures = begun, figures
+        quotas, begun = self._quotas(), self._clock()
+        self._measured = (self._usage.measure(quotas) if quotas else {}, begun)
 
     def start(self) -> None:
         """Measure now, and at intervals, in the thread."""
@@ -98,11 +111,11 @@ class Meter:
             try:
                 self.measure()
             except LancekeepError as error:
-                _LOG.warning("The bytes of subtrees with quotas were not measured: %s", error)
+                _LOG.warning("The subtrees with quotas were not measured: %s", error)
             except BaseException as error:  # a panic of native code is no Exception
                 if not isinstance(error, Exception) and not is_panic(error):
                     raise
-                _LOG.error("The bytes of subtrees with quotas were not measured.", exc_info=error)
+                _LOG.error("The subtrees with quotas were not measured.", exc_info=error)
             took = self._clock() - begun
             self._wanted.clear()
             if self._stopping:

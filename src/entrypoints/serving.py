@@ -76,7 +76,10 @@ def application(
             others=others,
             audit=audit,
             decisions=security.decisions,
-            collectors=[] if recorder is None else [EventMetrics(recorder, workers.deliveries)],
+            collectors=[
+                *security.collectors,
+                *([] if recorder is None else [EventMetrics(recorder, workers.deliveries)]),
+            ],
             name=name,
         )
 

@@ -6,19 +6,17 @@ import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
-import attrs
 import httpx
 import lance
 import pyarrow as pa
 import pytest
 from lance_namespace.errors import PermissionDeniedError
-from rest_server import running
+from quota_sites import FAST, GRANTS, ROWS, Site, refused, site_of, stream
 
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
@@ -27,142 +25,23 @@ from lancekeep.application.entries.limits import Limits, limited
 from lancekeep.domain.authorization import Quota
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.metering import Meter
-from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
-from lancekeep.entrypoints.rest.app import create_app
-from lancekeep.entrypoints.rest.audit import AuditLog
+from lancekeep.domain.quotas import Held
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
-ARROW = "application/vnd.apache.arrow.stream"
-ROWS = pa.table({"id": [1, 2]})
 SCHEMA = base64.b64encode(ROWS.schema.serialize().to_pybytes()).decode()
 VIEW = {"kind": "query", "output_schema": SCHEMA, "source_query": json.dumps({"table": ["ml", "t"]})}
-GRANTS = """
-[[grants]]
-role = "admin"
-on = ""
-principals = ["key:root"]
-
-[[grants]]
-role = "write"
-on = "ml"
-principals = ["key:team"]
-
-[[grants]]
-rights = ["drop"]
-on = "ml"
-principals = ["key:team"]
-
-[[grants]]
-role = "write"
-on = "ml.a"
-principals = ["key:guest"]
-"""
-
-
-def stream(table: pa.Table = ROWS) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-@attrs.frozen
-class Site:
-    """Two servers of one catalog.
-
-    Attributes:
-        folder: The folder of the catalog, its policy and its audit log.
-        catalog: The catalog, as an operator without limits opens it.
-        keys: The API keys by name.
-        uris: The addresses of the servers.
-        meters: What measures bytes in each server.
-    """
-
-    folder: Path
-    catalog: lancekeep.Catalog
-    keys: dict[str, str]
-    uris: list[str]
-    meters: list[Meter]
-    client: httpx.Client
-
-    def limit(self, *quotas: str, more: str = "") -> None:
-        (self.folder / "policy.toml").write_text(GRANTS + "".join(f"\n[[quotas]]\n{each}\n" for each in quotas) + more)
-
-    def ask(self, path: str, body: Any = None, who: str = "team", server: int = 0, key: str = "") -> httpx.Response:
-        headers = {"x-api-key": self.keys[who], **({"idempotency-key": key} if key else {})}
-        if isinstance(body, bytes):
-            headers["content-type"] = ARROW
-            return self.client.post(self.uris[server] + path, content=body, headers=headers)
-        return self.client.post(self.uris[server] + path, json={} if body is None else body, headers=headers)
-
-    def measure(self) -> None:
-        for meter in self.meters:
-            meter.measure()
-
-    def tables(self) -> list[str]:
-        return sorted(map(str, self.catalog.list_all_tables()))
-
-    def stored(self) -> dict[str, tuple[int, int]]:
-        """Return what is stored: each file with its size and its time."""
-        files = (path for path in (self.folder / "lake").rglob("*") if path.is_file())
-        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
-
-    def audited(self) -> dict[str, Any]:
-        line: dict[str, Any] = json.loads((self.folder / "audit.jsonl").read_text().splitlines()[-1])
-        return line
 
 
 @pytest.fixture(params=["v2", "compatible"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    file = KeyFile(tmp_path / "keys.json")
-    keys = {name: file.create(name)[1] for name in ("root", "team", "guest")}
-    (tmp_path / "policy.toml").write_text(GRANTS)
-    settings = ServerSettings(log_level="error", keys=str(file.path), policy=str(tmp_path / "policy.toml"))
-    audit = AuditLog(tmp_path / "audit.jsonl")
-    with ExitStack() as stack:
-        uris: list[str] = []
-        meters: list[Meter] = []
-        for _ in range(2):
-            catalog = stack.enter_context(
-                lancekeep.connect(
-                    str(tmp_path / "lake"),
-                    commit_store="conditional-put://",
-                    mode=request.param,
-                    storage_options={"fsync": "false"},
-                )
-            )
-            if not uris:
-                catalog.initialize()
-                for name in ("ml", "ml.a", "other"):
-                    catalog.create_namespace(name)
-                catalog.write("ml.t", ROWS)
-                catalog.write("other.t", ROWS)
-            own = directory_of(catalog)
-            security = security_of(settings, {}, own.versions.base_paths, audit.reloaded, usage=own.usage)
-            app = create_app(
-                CatalogNamespace(catalog),
-                settings,
-                around=security.around,
-                inside=security.inside,
-                middleware=security.middleware,
-                audit=audit,
-                decisions=security.decisions,
-            )
-            uris.append(stack.enter_context(running(app)))
-            assert security.meter is not None
-            meters.append(security.meter)
-        yield Site(tmp_path, catalog, keys, uris, meters, stack.enter_context(httpx.Client(timeout=60)))
+    def connect() -> lancekeep.Catalog:
+        return lancekeep.connect(
+            str(tmp_path / "lake"), commit_store="conditional-put://", mode=request.param, storage_options=FAST
+        )
 
-
-def refused(answer: httpx.Response, *parts: str) -> str:
-    """Return the message of a refusal by a quota."""
-    assert (answer.status_code, answer.json()["code"]) == (403, 15), answer.text
-    message: str = answer.json()["error"]
-    for each in ("no room in quota 1: ", "ask an administrator for a higher quota", *parts):
-        assert each in message, message
-    return message
+    with site_of(connect, tmp_path, ("ml", "ml.a", "other")) as site:
+        yield site
 
 
 def test_creators_behind_a_barrier_never_exceed_a_quota(site: Site) -> None:
@@ -247,12 +126,15 @@ def test_refusal_names_no_table_that_the_caller_may_not_see(site: Site) -> None:
 def test_full_subtree_takes_no_bytes_until_it_is_measured_below_its_quota(site: Site) -> None:
     site.catalog.create_namespace("ml.b")
     site.catalog.write("ml.b.t", ROWS)
-    site.catalog.write("ml.u", ROWS)
+    bigger = pa.table({"id": [number * number % 8191 for number in range(10_000)]})
+    for _ in range(9):
+        site.catalog.write("ml.u", bigger, "append" if site.catalog.table_exists("ml.u") else "create")
     for _ in range(3):
         site.catalog.write("ml.t", ROWS, "append")
     site.catalog.write("ml.dropped", ROWS)
     site.catalog.drop_table("ml.dropped", keep=3600)
-    site.limit('on = "ml"\nbytes = "1 kB"')
+    size = site.held("ml").bytes
+    site.limit(f'on = "ml"\nbytes = {size}')
     assert site.ask("/v1/table/ml$t/insert", stream()).status_code == 200  # before the first measurement
     site.measure()
     stored = site.stored()
@@ -268,15 +150,13 @@ def test_full_subtree_takes_no_bytes_until_it_is_measured_below_its_quota(site: 
         ("root", "/v1/table/ml$new/register", {"location": "apart/loose"}),
         ("team", "/v1/table/ml$t/add_columns", {"new_columns": [{"name": "n", "expression": "id + 1"}]}),
         ("team", "/v1/table/ml$t/create_scalar_index", {"column": "id", "index_type": "BTREE"}),
-        ("team", "/lancekeep/v1/table/ml$dropped/undrop", None),
         ("root", "/v1/table/other$t/rename", renamed),
     ):
-        message = refused(site.ask(path, body, who), "1,000 bytes for ml. Its tables had ", " s ago")
+        message = refused(site.ask(path, body, who), f"{size:,} bytes for ml. Its tables had ", " s ago")
         line = site.audited()
         assert (line["decision"], line["reason"]) == ("refused", message), path
         assert site.stored() == stored, path
     latest = site.catalog.describe_table("ml.t").version
-    bigger = pa.table({"id": [number * number % 8191 for number in range(10_000)]})
     for path in ("/v1/table/ml$t/insert?mode=overwrite", "/v1/table/ml$t/create?mode=overwrite"):
         refused(site.ask(path, stream(bigger), server=1))  # judged by the commit
     assert site.catalog.describe_table("ml.t").version == latest
@@ -290,11 +170,14 @@ def test_full_subtree_takes_no_bytes_until_it_is_measured_below_its_quota(site: 
         ("/v1/table/ml$renamed/insert?mode=overwrite", stream(ROWS.slice(0, 1))),
         ("/v1/table/ml$u/drop", None),
         ("/v1/table/ml$b$t/drop", None),
+        ("/lancekeep/v1/table/ml$dropped/undrop", None),  # its bytes count while it is dropped
     )
     for path, body in permitted:
         answer = site.ask(path, body)
         assert answer.status_code == 200, (path, answer.text)
-    refused(site.ask("/v1/table/ml$renamed/insert", stream(ROWS)))
+    site.measure()
+    refused(site.ask("/v1/table/ml$renamed/insert", stream(ROWS)))  # the dropped tables are stored
+    site.catalog.purge("ml.u")
     site.measure()
     assert site.ask("/v1/table/ml$renamed/insert", stream(ROWS)).status_code == 200
 
@@ -342,17 +225,34 @@ def test_table_that_a_change_has_removed_returns_to_a_full_subtree(site: Site) -
     assert site.tables() == ["ml.new", "ml.t", "other.t"]
 
 
-def test_usage_follows_versions_and_leaves_out_files_of_other_tables(site: Site) -> None:
-    usage, subtrees = directory_of(site.catalog).usage, [ObjectId.of("ml"), ObjectId.of("ml.t"), ObjectId()]
-    first = usage.measure(subtrees)
-    assert first[ObjectId.of("ml")] == first[ObjectId.of("ml.t")] == first[ObjectId()] // 2 > 0
+def test_usage_is_what_the_directories_of_tables_hold(site: Site) -> None:
+    def stored(name: str) -> int:
+        directory = site.folder / "lake" / site.catalog.find_table(name).location
+        return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+    site.catalog.create_namespace("mlx")
+    site.catalog.write("mlx.t", ROWS)
+    site.catalog.write("ml.t", ROWS, "overwrite")  # version 1 stays
+    site.catalog.branches.create("ml.t", "dev")
+    site.catalog.data.insert("ml.t", ROWS.to_reader(), branch="dev")
+    site.catalog.structure.create_index("ml.t", lancekeep.NewIndex("id", "BTREE"))
+    (site.folder / "lake" / site.catalog.find_table("ml.t").location / "left.bin").write_bytes(b"x" * 4321)
+    first = stored("ml.t")
+    for name in ("ml", "ml.t"):
+        assert site.held(name) == Held(1, first)
+    assert site.held("") == Held(3, first + stored("mlx.t") + stored("other.t"))
+    assert site.held("ml.a") == Held(0, 0)
     site.catalog.clone("ml.t", "other.clone")
     site.catalog.declare_table("ml.declared")
-    assert usage.measure(subtrees) == first
-    site.catalog.write("ml.t", ROWS, "append")
-    assert usage.measure(subtrees)[ObjectId.of("ml")] > first[ObjectId.of("ml")]
-    site.catalog.drop_table("ml.t")
-    assert usage.measure(subtrees)[ObjectId.of("ml")] == 0
+    assert site.held("ml") == Held(2, first)
+    assert site.held("other") == Held(2, stored("other.t") + stored("other.clone"))
+    [tables_only] = directory_of(site.catalog).usage.measure([Quota(ObjectId.of("ml"), tables=1)]).values()
+    assert tables_only == Held(2)
+    site.catalog.drop_table("ml.t", keep=3600, force=True)
+    assert site.held("ml") == Held(1, first)
+    assert site.held("ml.t") == Held(0, first)
+    site.catalog.purge("ml.t", force=True)
+    assert site.held("ml") == Held(1, 0)
 
 
 def test_policy_is_read_again_with_its_quotas(site: Site) -> None:

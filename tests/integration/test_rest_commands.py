@@ -34,6 +34,7 @@ READS = {
     "history": ("history {uri} ns.t", "1"),
     "log": ("log {uri} ns.t --graph", "1"),
     "ls": ("ls {uri} ns -l", "ns.t"),
+    "quotas": ("quotas {uri} -o json", "[]"),
     "sample": ("sample {uri} ns.t", "2"),
     "schema": ("schema {uri} ns.t", "int64"),
     "show": ("show {uri} ns.t 1", "2"),

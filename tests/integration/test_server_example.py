@@ -95,11 +95,17 @@ def test_alerts_and_dashboard_ask_for_metrics_that_the_server_has(tmp_path: Path
     (tmp_path / "lancekeep.toml").write_text(
         f'[server]\nevents = true\n[catalogs.lake]\nroot = "{tmp_path}/lake"\n'
         '[[catalogs.lake.event_files]]\nname = "files"\nurl = "out"\n'
+        f'[catalogs.lake.server]\npolicy = "{tmp_path}/policy.toml"\n'
     )
+    _, key = KeyFile(tmp_path / "keys.json").create("root")
+    grant = '[[grants]]\nrole = "admin"\non = ""\nprincipals = ["key:root"]\n'
+    (tmp_path / "policy.toml").write_text(f'{grant}[[quotas]]\non = ""\ntables = 7\nbytes = "1 MB"\n')
     environment = {**os.environ, "LANCEKEEP_CONFIG": str(tmp_path / "lancekeep.toml")}
-    with server(["--workers", "2", "--log-format", "json"], environment) as uri:
-        httpx.get(f"{uri}/catalogs/lake/v1/namespace/$/table/list").raise_for_status()
+    line = ["--workers", "2", "--log-format", "json", "--keys", str(tmp_path / "keys.json")]
+    with server(line, environment) as uri:
+        httpx.get(f"{uri}/catalogs/lake/v1/namespace/$/table/list", headers={"x-api-key": key}).raise_for_status()
         shown = httpx.get(f"{uri}/metrics").text
+    assert re.search(r'^lancekeep_quota_limit{[^}]*resource="tables"[^}]*} 7\.0$', shown, re.MULTILINE)  # of 2 workers
     kinds = dict(re.findall(r"^# TYPE (lancekeep_\w+) (\w+)$", shown, re.MULTILINE))
     suffixes = {"counter": "", "gauge": "", "histogram": "_bucket"}
     known = {f"{name}{suffixes[kind]}" for name, kind in kinds.items()}

@@ -215,6 +215,7 @@ CATALOG_CALLS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "purge": lambda catalog: catalog.purge("ns.dropped"),
     "register_table": lambda catalog: catalog.register_table("ns.other", "missing"),
     "upkeep.direct_commits": lambda catalog: catalog.upkeep.direct_commits(NAME),
+    "upkeep.quotas": lambda catalog: catalog.upkeep.quotas(),
     "upkeep.relocate": lambda catalog: catalog.upkeep.relocate(NAME, "elsewhere", dry_run=True),
     "rename_table": lambda catalog: catalog.rename_table(NAME, "ns.renamed"),
     "resolve": lambda catalog: catalog.resolve("no token"),

@@ -195,7 +195,7 @@ READING: Mapping[str, frozenset[str]] = {
     "partitions": frozenset({"begin_create", "open"}),
     "structure": frozenset({"expression", "index_statistics", "indexes", "require_columns_may_change"}),
     "tags": frozenset({"get", "list"}),
-    "upkeep": frozenset({"identity"}),
+    "upkeep": frozenset({"identity", "quotas"}),
     "versions": frozenset({"at", "describe", "history", "manifest"}),
     "views": frozenset({"definition"}),
     "functions": frozenset({"certify", "connect", "lost_rows", "verify"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
@@ -17,7 +18,7 @@ from lancekeep.domain.catalog import Change, Entries, Put, Remove
 from lancekeep.domain.errors import InvalidInput, QuotaExceeded, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
-from lancekeep.domain.quotas import Used, require_room, require_space
+from lancekeep.domain.quotas import Held, QuotaUsage, Used, require_room, require_space
 from lancekeep.domain.rights import RIGHT_OF
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.metering import Meter
@@ -157,35 +158,71 @@ class _Usage:
     """Measures 1 byte more each time; fails if it has an error."""
 
     def __init__(self) -> None:
-        self.asked: list[Collection[ObjectId]] = []
+        self.asked: list[Collection[Quota]] = []
         self.error: Exception | None = None
         self.measured = Event()
 
-    def measure(self, subtrees: Collection[ObjectId]) -> dict[ObjectId, int]:
-        self.asked.append(subtrees)
+    def measure(self, quotas: Collection[Quota]) -> dict[ObjectId, Held]:
+        self.asked.append([*quotas])
         try:
             if self.error is not None:
                 raise self.error
-            return dict.fromkeys(subtrees, len(self.asked))
+            sized = {each.subtree for each in quotas if each.bytes is not None}
+            size = len(self.asked)
+            return {each.subtree: Held(3, size if each.subtree in sized else None) for each in quotas}
         finally:
             self.measured.set()
 
 
 def test_meter_keeps_its_figures_until_the_next_measurement() -> None:
-    usage, quotas, now = _Usage(), [Quota(of("ml"), tables=1)], [100.0]
+    quotas: list[Quota] = []
+    usage, now = _Usage(), [100.0]
     meter = Meter(usage, lambda: quotas, 60, clock=lambda: now[0])  # type: ignore[arg-type] # measures the same
     meter.measure()
-    assert not usage.asked  # a count of tables needs no measurement
-    quotas += [Quota(of("ml"), bytes=5), Quota(of("ml"), bytes=7), Quota(of("a"), bytes=5)]
-    assert meter.used(of("ml")) is None
+    assert (usage.asked, meter.age(), meter.usages()) == ([], None, [])
+    quotas.append(Quota(of("ml"), tables=6, number=1))
+    assert meter.usages() == [QuotaUsage(1, of("ml"), 6)]
     meter.measure()
-    assert usage.asked == [{of("ml"), of("a")}]
+    assert (meter.used(of("ml")), meter.age()) == (None, 0)  # its tables alone were measured
+    quotas += [Quota(of("ml"), bytes=5), Quota(of("ml"), bytes=8, tables=1), Quota(of("a"), bytes=5)]
+    assert meter.used(of("a")) is None
+    meter.measure()
+    assert usage.asked == [quotas[:1], quotas]
     now[0] += 30
-    assert meter.used(of("ml")) == Used(1, 30)
+    assert meter.used(of("ml")) == Used(2, 30)
     usage.error = StoreUnavailable("no")
     with pytest.raises(StoreUnavailable):
         meter.measure()
-    assert meter.used(of("ml")) == Used(1, 30)
+    assert meter.used(of("ml")) == Used(2, 30)
+    assert [(each.tables, each.bytes, each.share) for each in meter.usages()] == [
+        (3, None, 0.5),
+        (3, 2, 0.4),
+        (3, 2, 3.0),
+        (3, 2, 0.4),
+    ]
+    for each in meter.usages():
+        assert each.measured is not None
+        assert 30 <= (datetime.now(UTC) - each.measured).total_seconds() < 40
+
+
+def test_use_of_a_quota_is_the_same_after_a_request() -> None:
+    at = datetime(2026, 11, 28, 4, 30, tzinfo=UTC)
+    whole = QuotaUsage(2, of("ml.a"), 10, 400, 4, 300, at)
+    assert whole.document() == {
+        "quota": 2,
+        "id": ["ml", "a"],
+        "max_tables": 10,
+        "max_bytes": 400,
+        "tables": 4,
+        "bytes": 300,
+        "share": 0.75,
+        "measured": "2026-11-28T04:30:00+00:00",
+    }
+    unmeasured = QuotaUsage(1, ObjectId(), 10)
+    assert unmeasured.document() == {"quota": 1, "id": [], "max_tables": 10}
+    for each in (whole, unmeasured):
+        assert QuotaUsage.parse(each.document()) == each
+    assert QuotaUsage(1, of("ml"), max_tables=0, tables=0).share == 1  # has no room
 
 
 def test_meter_measures_in_its_thread_as_soon_as_a_quota_lacks_a_figure(caplog: pytest.LogCaptureFixture) -> None:

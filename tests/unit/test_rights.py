@@ -41,7 +41,7 @@ OF_ROLE = {
         namespace_exists describe_table table_exists list_table_versions describe_table_version get_table_stats
         count_table_rows query_table explain_table_query_plan analyze_table_query_plan list_table_indices
         describe_table_index_stats list_table_tags get_table_tag_version list_table_branches describe_transaction
-        list_events
+        list_events list_quotas
     """,
     "write": """
         alter_namespace alter_table restore_table create_table_version insert_into_table merge_insert_into_table

@@ -165,7 +165,7 @@ def served_catalog(server: CatalogServer, engines: Engines, vends: object, optio
         compactions=compactions,
         transaction_records=RestTransactionRecords(server, writes.resolve),
         partitions=RestPartitions(server),
-        upkeep=RestUpkeep(server.uri, compactions),
+        upkeep=RestUpkeep(server, compactions),
         engine=engine,
         storage_options=options,
         vends=vends,

@@ -9,6 +9,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -194,6 +195,31 @@ class ListEventsRequest(ListOperationsRequest):
     wait: int | None = None
 
 
+class ListQuotasRequest(ListOperationsRequest):
+    """The request of ``ListQuotas``: of an object and everything below it."""
+
+    id: list[str] | None = None
+
+
+class QuotaFields(BaseModel):
+    """A quota in the response of ``ListQuotas``; see `QuotaUsage`."""
+
+    quota: int
+    id: list[str]
+    max_tables: int | None = None
+    max_bytes: int | None = None
+    tables: int | None = None
+    bytes: int | None = None
+    share: float | None = None
+    measured: datetime | None = None
+
+
+class ListQuotasResponse(BaseModel):
+    """The response of ``ListQuotas``."""
+
+    quotas: list[QuotaFields]
+
+
 class DescribeTablesRequest(ListOperationsRequest):
     """The request of ``DescribeTables``.
 
@@ -341,6 +367,7 @@ ROUTES: tuple[Route, ...] = (
 EXTENSIONS: tuple[Route, ...] = (
     _post("describe_tables", "/lancekeep/v1/table/batch-describe"),
     Route("list_events", GET, "/v1/events", ("id", "after", "limit", "wait"), body=Body.NONE, answer=Body.EVENTS),
+    Route("list_quotas", GET, "/v1/quotas", ("id",), body=Body.NONE),
     Route("list_dropped_tables", GET, "/lancekeep/v1/object/{id}/dropped", _PAGE, body=Body.NONE),
     _post("undrop_table", "/lancekeep/v1/table/{id}/undrop"),
     _post("purge_table", "/lancekeep/v1/table/{id}/purge"),

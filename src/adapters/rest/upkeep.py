@@ -9,8 +9,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.upkeep.directory import NoDirectory
 from lancekeep.application.upkeep.service import Upkeep
+from lancekeep.domain.authorization import Quota
 from lancekeep.domain.commit import Committed
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.quotas import QuotaUsage
+from lancekeep.ports.catalog_server import CatalogServer
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -21,22 +25,31 @@ def _refused(method: Callable[Concatenate[Upkeep, P], Result]) -> Callable[Conca
 
     @functools.wraps(method)
     def refuse(self: RestUpkeep, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        raise NoDirectory.at(self._uri, method.__name__)
+        raise NoDirectory.at(self._server.uri, method.__name__)
 
     return refuse
 
 
 class RestUpkeep:
-    """Compacts tables, and refuses the operations on the files of a catalog.
+    """Compacts tables, lists quotas, and refuses the operations on the files of a catalog.
 
     Args:
-        uri: The server.
+        server: The server.
         compactions: Compacts tables with the engine of this process.
     """
 
-    def __init__(self, uri: str, compactions: Compactions) -> None:
-        self._uri = uri
+    def __init__(self, server: CatalogServer, compactions: Compactions) -> None:
+        self._server = server
         self._compactions = compactions
+
+    def quotas(self, policy: Sequence[Quota] | None = None) -> list[QuotaUsage]:
+        """Return the quotas of the server; see `Upkeep.quotas`."""
+        if policy is not None:
+            raise InvalidInput(
+                f"{self._server.uri} has a policy of its own; leave out the policy, to see how much of its quotas is "
+                "used, or measure where the catalog's storage is configured"
+            )
+        return [QuotaUsage.parse(each) for each in self._server.call("list_quotas", {})["quotas"]]
 
     def compact(self, identifier: Identifier, *, target_rows: int = 1 << 20) -> Committed | None:
         """Compact a table; see `Upkeep.compact`."""

@@ -212,7 +212,7 @@ class Directory:
 
     @part
     def usage(self) -> Usage:
-        """Measures the bytes of subtrees."""
+        """Measures what subtrees hold."""
         from lancekeep.application.upkeep.usage import Usage
 
         return Usage(self.ledger, self.places)

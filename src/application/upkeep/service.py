@@ -22,12 +22,14 @@ from lancekeep.application.upkeep.migration import MigrationProgress, MigrationR
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
+from lancekeep.domain.authorization import Quota
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.direct_commits import Decision
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
+from lancekeep.domain.quotas import QuotaUsage
 from lancekeep.domain.table import Table
 
 
@@ -35,7 +37,7 @@ class Upkeep:
     """The maintenance of a catalog in a directory: ``catalog.upkeep``.
 
     Identifiers are as in `Catalog`. The methods work on the files of a catalog, so a catalog over a server raises
-    `Unsupported`, except for compactions.
+    `Unsupported`, except for compactions and quotas.
     """
 
     def __init__(self, directory: Directory, event_defects: Callable[[bool], Iterable[tuple[str, str]]]) -> None:
@@ -483,6 +485,24 @@ class Upkeep:
         if own.write_snapshot is None:
             raise own.ledger.guarantees.refusal("has its entries in the root, where native readers see them")
         return own.write_snapshot(own.ledger.view, lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def quotas(self, policy: Sequence[Quota] | None = None) -> list[QuotaUsage]:
+        """Measure how much of the quotas of a policy is used.
+
+        Each directory of a subtree with a quota of bytes is listed: one request for about 1,000 objects. A server
+        answers with its own quotas, as far as the caller may describe their subtrees, as it measured them last.
+
+        Args:
+            policy: The quotas; of a server, None.
+
+        Raises:
+            InvalidInput: The quotas are missing, or a server has quotas of its own.
+        """
+        if policy is None:
+            raise InvalidInput("quotas are in the policy of a server; pass the quotas of a policy to measure them here")
+        measured = datetime.now(UTC)
+        held = self._directory.usage.measure(policy)
+        return [QuotaUsage.of(each, held[each.subtree], measured) for each in policy]
 
     def change_commit_store(self, url: str) -> int:
         """Move the versions of every table and branch to the commit store at ``url``.

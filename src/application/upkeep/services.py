@@ -14,10 +14,12 @@ from lancekeep.application.upkeep.manifest_names import RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
 from lancekeep.application.upkeep.table_relocation import RelocationReport
 from lancekeep.application.upkeep.tiering import TieringReport
+from lancekeep.domain.authorization import Quota
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
+from lancekeep.domain.quotas import QuotaUsage
 
 
 class UpkeepService(Protocol):
@@ -103,5 +105,7 @@ class UpkeepService(Protocol):
     ) -> tuple[RenamedManifests, ...]: ...
 
     def optimize(self) -> None: ...
+
+    def quotas(self, policy: Sequence[Quota] | None = None) -> list[QuotaUsage]: ...
 
     def change_commit_store(self, url: str) -> int: ...

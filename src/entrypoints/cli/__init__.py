@@ -100,6 +100,7 @@ SECTIONS = {
         Entry("events", "events", "Show the changes of a catalog and the commits of its tables, in order."),
         Entry("keys", "keys", "Create, list, rotate and revoke the API keys of a server.", WHOLE),
         Entry("policy", "policy", "Explain what a policy decides."),
+        Entry("quotas", "quotas", "Show how much of the quotas of a policy is used."),
         Entry("serve", "serve", "Serve a catalog by the REST protocol of Lance namespaces."),
         Entry(
             "spark-jar",

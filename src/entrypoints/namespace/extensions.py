@@ -7,7 +7,7 @@ Their requests are models of the server's routes, or dicts; their answers are di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from lancekeep.adapters.rest.routes import (
     DescribeTablesRequest,
     ListDroppedRequest,
     ListEventsRequest,
+    ListQuotasRequest,
     ProtectionRequest,
     PurgeRequest,
     UndropRequest,
@@ -28,6 +29,7 @@ from lancekeep.application.events.cloud_events import fields_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.events import LATEST, MOST_ANSWERED
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.quotas import QuotaUsage
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import id_of
 from lancekeep.entrypoints.namespace.tables import TableOperations
@@ -76,6 +78,15 @@ class ExtensionOperations(TableOperations):
         return {"events": shown, "cursor": found.cursor, "source": found.source}
 
     @operation
+    def list_quotas(self, request: ListQuotasRequest) -> dict[str, Any]:
+        """List the quotas of a catalog, which only a server with a policy has.
+
+        Returns:
+            ``quotas``, each as `QuotaUsage.document`.
+        """
+        return quotas_page((), id_of(request))
+
+    @operation
     def list_dropped_tables(self, request: ListDroppedRequest) -> dict[str, Any]:
         """List the dropped tables with an identifier, or below a namespace.
 
@@ -117,6 +128,12 @@ class ExtensionOperations(TableOperations):
         """End the protection of a table or a namespace. Idempotent."""
         self._catalog.unprotect(id_of(request))
         return {"id": list(id_of(request).names), "protected": False}
+
+
+def quotas_page(usages: Iterable[QuotaUsage], below: ObjectId) -> dict[str, Any]:
+    """Return the answer of `list_quotas` with the quotas of an object and everything below it."""
+    names = below.names
+    return {"quotas": [each.document() for each in usages if each.subtree.names[: len(names)] == names]}
 
 
 def dropped_page(tables: Sequence[dict[str, Any]], limit: int | None) -> dict[str, Any]:

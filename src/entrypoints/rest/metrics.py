@@ -17,6 +17,9 @@ _MOMENT: Final = "_created"
 _TIME: Final = "_timestamp_seconds"
 """The suffix of metrics that are times."""
 
+_OF_ALL: Final = "lancekeep_quota_"
+"""The beginning of gauges that each process measures for the whole catalog."""
+
 _Labels = tuple[tuple[str, str], ...]
 
 
@@ -56,14 +59,18 @@ def snapshot(registry: CollectorRegistry) -> Snapshot:
 
 
 def total(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """Return the sums of the metrics of several processes; of times, the latest."""
+    """Return the sums of the metrics of several processes.
+
+    Of times, return the latest. Of gauges that each process measures for the whole catalog, return the greatest.
+    """
     sums: Snapshot = {}
     for each in snapshots:
         for name, family in each.items():
             samples = sums.setdefault(name, Family(family.documentation, family.kind)).samples
+            is_shared = name.endswith(_TIME) or (family.kind == "gauge" and name.startswith(_OF_ALL))
             for key, value in family.samples.items():
                 known = samples.get(key, 0.0)
-                samples[key] = max(known, value) if name.endswith(_TIME) else known + value
+                samples[key] = max(known, value) if is_shared else known + value
     return sums
 
 

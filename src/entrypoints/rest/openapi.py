@@ -16,18 +16,28 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lancekeep.adapters.rest.routes import EXTENSIONS, GET, GET_ROUTES, ROUTES, Body, Route
+from lancekeep.adapters.rest.routes import (
+    EXTENSIONS,
+    GET,
+    GET_ROUTES,
+    ROUTES,
+    Body,
+    ListQuotasResponse,
+    Route,
+)
 from lancekeep.entrypoints.rest.events import BATCH, STREAM
 from lancekeep.entrypoints.rest.requests import ARROW_STREAM, DELIMITER, JSON
 from lancekeep.entrypoints.rest.responses import ARROW_FILE
 
 _ANSWERS = {"list_all_tables": "ListTables"}
 """The operations whose response model has the name of another operation."""
+_OWN_ANSWERS = {model.__name__: model for model in (ListQuotasResponse,)}
+"""The response models of Lancekeep's own operations."""
 _TYPES = {bool: "boolean", int: "integer", list: "array", dict: "string", str: "string"}
 """The types of parameters; a dict is a JSON object as text."""
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _DESCRIPTION = (
-    "The Lance REST namespace, and operations of Lancekeep below /lancekeep/v1 and at /v1/events. "
+    "The Lance REST namespace, and operations of Lancekeep below /lancekeep/v1, at /v1/events and at /v1/quotas. "
     "An id is the names of an object, joined by the delimiter; the delimiter alone is the root."
 )
 _Schema = dict[str, Any]
@@ -79,9 +89,11 @@ def document() -> _Schema:
 
 
 def _answer_model(route: Route) -> type[BaseModel] | None:
-    """Return the model of a response; None where `lance_namespace` has none."""
+    """Return the model of a response; None where there is none."""
     name = f"{_ANSWERS.get(route.operation, route.operation_id)}Response"
-    found: type[BaseModel] | None = getattr(responses, name, None) if route.answer is Body.JSON else None
+    if route.answer is not Body.JSON:
+        return None
+    found: type[BaseModel] | None = getattr(responses, name, None) or _OWN_ANSWERS.get(name)
     return found
 
 

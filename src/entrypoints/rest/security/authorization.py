@@ -57,6 +57,8 @@ class Authorization:
                     return self._dropped(call, principal, proceed)
                 if call.operation == "list_events":
                     return self._events(call, principal, proceed)
+                if call.operation == "list_quotas":
+                    return self._quotas(call, principal, proceed)
                 if call.operation in _NAMES:
                     return self._listing(call, principal, proceed)
                 return proceed(call)
@@ -168,6 +170,17 @@ class Authorization:
         source = answer["source"]
         shown = visible(map(event_of, answer["events"]), may_see)
         return {**answer, "events": [fields_of(each, source) for each in shown]}
+
+    def _quotas(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
+        """Return the quotas of subtrees that the principal may describe."""
+        permission = permission_of(call.operation)
+        found = proceed(call)["quotas"]
+        shown = [
+            each
+            for each in found
+            if self.authorizer.decide(principal, permission, ObjectId.of(each["id"])) is Decision.ALLOWED
+        ]
+        return {"quotas": shown}
 
     def _listing(self, call: Call, principal: Principal, proceed: Callable[[Call], Any]) -> Any:
         request: Any = call.request

@@ -69,7 +69,9 @@ class Need:
 
 _WHOLE_CATALOG = Need(Permission(Right.ADMINISTER), ObjectId(), Kind.NAMESPACE)
 
-LISTINGS = frozenset(("list_namespaces", "list_tables", "list_all_tables", "list_dropped_tables", "list_events"))
+LISTINGS = frozenset(
+    ("list_namespaces", "list_tables", "list_all_tables", "list_dropped_tables", "list_events", "list_quotas")
+)
 """The operations that list the names in an object, as far as the principal may see them."""
 
 OF_NAMESPACES = frozenset(("describe_namespace", "alter_namespace", "namespace_exists", "drop_namespace"))

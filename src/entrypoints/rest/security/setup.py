@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from prometheus_client.registry import Collector
 from starlette.middleware import Middleware
 
 from lancekeep.adapters.authentication.api_keys import ApiKeys
@@ -19,6 +20,7 @@ from lancekeep.domain.authorization import Policy
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.metering import Meter
 from lancekeep.entrypoints.rest.app import Around
+from lancekeep.entrypoints.rest.quota_metrics import QuotaMetrics
 from lancekeep.entrypoints.rest.security.authentication import (
     Authentication,
     LocalOnly,
@@ -51,6 +53,7 @@ class Security:
         tokens: Verifies bearer tokens; None if there are none.
         authorizer: Decides what a principal may do; None if every caller may do everything.
         meter: Measures what quotas limit; None if there are none.
+        collectors: The metrics of the quotas.
     """
 
     around: tuple[Around, ...]
@@ -60,6 +63,7 @@ class Security:
     tokens: Authenticator | None = None
     authorizer: Authorizer | None = None
     meter: Meter | None = None
+    collectors: tuple[Collector, ...] = ()
 
     @property
     def decisions(self) -> Callable[[], object]:
@@ -160,7 +164,9 @@ def security_of(
     if usage is None:
         return Security(tuple(around), middleware, (), *found, policy)
     meter = Meter(usage, lambda: policy.policy.quotas, settings.usage_seconds)
-    return Security(tuple(around), middleware, (Quotas(policy, meter.used),), *found, policy, meter)
+    metrics = QuotaMetrics(meter)
+    quotas = Quotas(policy, meter, metrics.refused)
+    return Security(tuple(around), middleware, (quotas,), *found, policy, meter, (metrics,))
 
 
 def _without_quotas(policy: Policy) -> None:
