@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lancekeep.application.upkeep.maintenance import MaintenanceAction
     from lancekeep.application.upkeep.manifest_names import RenamedManifests
     from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+    from lancekeep.application.upkeep.quota_usage import QuotaUsage
     from lancekeep.application.upkeep.service import Upkeep
     from lancekeep.application.upkeep.table_relocation import RelocationReport
     from lancekeep.application.upkeep.tiering import TieringReport
@@ -94,7 +95,6 @@ if TYPE_CHECKING:
     from lancekeep.domain.namespace import Namespace
     from lancekeep.domain.partitioning import PartitionBy, PartitionField, PartitionSpec, Transform
     from lancekeep.domain.partitions import Partition
-    from lancekeep.domain.quotas import QuotaUsage
     from lancekeep.domain.table import Table
     from lancekeep.domain.transaction import AllCommitted
     from lancekeep.domain.view import Refresh, SourceVersion, ViewDefinition
@@ -287,7 +287,7 @@ _HOMES = {
     "lancekeep.domain.identity": "Identity",
     "lancekeep.domain.maintenance": "MaintenancePolicy",
     "lancekeep.domain.authorization": "Quota",
-    "lancekeep.domain.quotas": "QuotaUsage",
+    "lancekeep.application.upkeep.quota_usage": "QuotaUsage",
     "lancekeep.application.upkeep.maintenance": "MaintenanceAction",
     "lancekeep.application.upkeep.manifest_names": "RenamedManifests",
     "lancekeep.composition": "certify connect",

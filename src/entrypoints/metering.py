@@ -11,11 +11,12 @@ from threading import Event, Thread
 from typing import Final
 
 from lancekeep.adapters.lance.panics import is_panic
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.application.upkeep.usage import Usage
 from lancekeep.domain.authorization import Quota
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.quotas import Held, QuotaUsage, Used
+from lancekeep.domain.quotas import Held, Used
 
 _REST: Final = 9
 """How many times as long as a measurement the pause after it is at least, so that it takes a tenth of the time."""
@@ -65,7 +66,7 @@ class Meter:
         return Used(held.bytes, self._clock() - measured_at)
 
     def usages(self) -> list[QuotaUsage]:
-        """Return how much of each quota of the policy in force was used when it was measured last."""
+        """Return how much of each quota of the policy was used at last."""
         age, quotas = self.age(), self._quotas()
         figures, _ = self._measured
         if any(each.subtree not in figures for each in quotas):

@@ -13,12 +13,13 @@ from click.testing import CliRunner
 
 import lancekeep
 from lancekeep.adapters.authorization.policy_file import read_policy
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.domain.authorization import EVERYONE, Principal, Quota
 from lancekeep.domain.catalog import Change, Entries, Put, Remove
 from lancekeep.domain.errors import InvalidInput, QuotaExceeded, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
-from lancekeep.domain.quotas import Held, QuotaUsage, Used, require_room, require_space
+from lancekeep.domain.quotas import Held, Used, require_room, require_space
 from lancekeep.domain.rights import RIGHT_OF
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.metering import Meter

@@ -8,12 +8,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lancekeep.application.rows.compactions import Compactions
 from lancekeep.application.upkeep.directory import NoDirectory
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.application.upkeep.service import Upkeep
 from lancekeep.domain.authorization import Quota
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.domain.quotas import QuotaUsage
 from lancekeep.ports.catalog_server import CatalogServer
 
 P = ParamSpec("P")
@@ -31,7 +31,7 @@ def _refused(method: Callable[Concatenate[Upkeep, P], Result]) -> Callable[Conca
 
 
 class RestUpkeep:
-    """Compacts tables, lists quotas, and refuses the operations on the files of a catalog.
+    """Compacts tables, lists quotas, and refuses what works on files.
 
     Args:
         server: The server.

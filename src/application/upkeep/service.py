@@ -19,6 +19,7 @@ from lancekeep.application.upkeep.held_commits import DirectCommitsReport, HeldC
 from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
@@ -29,7 +30,6 @@ from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
-from lancekeep.domain.quotas import QuotaUsage
 from lancekeep.domain.table import Table
 
 

@@ -12,6 +12,7 @@ from lancekeep.application.upkeep.held_commits import DirectCommitsReport
 from lancekeep.application.upkeep.maintenance import MaintenanceAction
 from lancekeep.application.upkeep.manifest_names import RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.application.upkeep.table_relocation import RelocationReport
 from lancekeep.application.upkeep.tiering import TieringReport
 from lancekeep.domain.authorization import Quota
@@ -19,7 +20,6 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.identifiers import Identifier
 from lancekeep.domain.identity import Identity
 from lancekeep.domain.maintenance import MaintenancePolicy
-from lancekeep.domain.quotas import QuotaUsage
 
 
 class UpkeepService(Protocol):

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from lancekeep.adapters.authorization.policy_file import read_policy
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.quotas import QuotaUsage
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.options import PublicFunctions, Stores, stores
 from lancekeep.entrypoints.cli.output import BYTES, COUNT, TIME, Column, Output, Row, output

@@ -26,10 +26,10 @@ from lancekeep.adapters.rest.routes import (
 )
 from lancekeep.application.entries.dropped import DroppedTable
 from lancekeep.application.events.cloud_events import fields_of
+from lancekeep.application.upkeep.quota_usage import QuotaUsage
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.events import LATEST, MOST_ANSWERED
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.quotas import QuotaUsage
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import id_of
 from lancekeep.entrypoints.namespace.tables import TableOperations
@@ -131,7 +131,12 @@ class ExtensionOperations(TableOperations):
 
 
 def quotas_page(usages: Iterable[QuotaUsage], below: ObjectId) -> dict[str, Any]:
-    """Return the answer of `list_quotas` with the quotas of an object and everything below it."""
+    """Return the answer of `list_quotas`.
+
+    Args:
+        usages: The quotas of the catalog.
+        below: Only the quotas of this object and of everything below it.
+    """
     names = below.names
     return {"quotas": [each.document() for each in usages if each.subtree.names[: len(names)] == names]}
 

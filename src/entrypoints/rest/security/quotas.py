@@ -1,4 +1,4 @@
-"""Quotas: refuse requests that add tables or bytes to a full subtree, and list what is used."""
+"""Refuse requests that add to a full subtree, and list what is used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ GROWING = frozenset(
 
 @attrs.frozen
 class Quotas:
-    """Wraps the call of every operation: sets the limits of the caller, and answers ``ListQuotas``.
+    """Wraps the call of every operation: sets the limits of the caller.
+
+    It answers ``ListQuotas`` itself.
 
     It is inside of idempotency, so a repeated request has the answer of the first one.
     The ledger counts tables when it decides a change of the catalog. A subtree that has as many bytes as its quota is
