@@ -47,6 +47,7 @@ class Meter:
         self._quotas = quotas
         self._every = every
         self._clock = clock
+        self._tried: Sequence[Quota] = ()
         self._measured: tuple[dict[ObjectId, Held], float] = {}, 0.0
         self._wanted = Event()
         self._stopping = False
@@ -69,7 +70,7 @@ class Meter:
         """Return how much of each quota of the policy was used at last."""
         age, quotas = self.age(), self._quotas()
         figures, _ = self._measured
-        if any(each.subtree not in figures for each in quotas):
+        if quotas != self._tried:  # no failure: then each question would make the thread try again
             self._wanted.set()
         measured = None if age is None else datetime.now(UTC) - timedelta(seconds=age)
         return [QuotaUsage.of(each, figures.get(each.subtree), measured) for each in quotas]
@@ -85,8 +86,10 @@ class Meter:
         Raises:
             LancekeepError: A store failed.
         """
-        quotas, begun = self._quotas(), self._clock()
-        self._measured = (self._usage.measure(quotas) if quotas else {}, begun)
+        self._tried, begun = self._quotas(), self._clock()
+        figures = self._usage.measure(self._tried, lambda: not self._stopping) if self._tried else {}
+        if not self._stopping:
+            self._measured = figures, begun
 
     def start(self) -> None:
         """Measure now, and at intervals, in the thread."""

@@ -20,6 +20,7 @@ from quota_sites import FAST, ROWS, Site, refused, site_of, stream
 
 import lancekeep
 from lancekeep.adapters.rest.routes import ListQuotasResponse
+from lancekeep.application.catalog import directory_of
 from lancekeep.domain.quotas import Held
 from lancekeep.entrypoints.cli import lancekeep as command
 
@@ -146,6 +147,13 @@ def test_the_command_measures_a_directory_and_asks_a_server(site: Site) -> None:
     ):
         result = run(*line, LANCEKEEP_REST__API_KEY=site.keys["team"])
         assert (result.exit_code, message in " ".join(result.output.split())) == (2, True), result.output
+
+
+def test_listing_ends_when_it_is_not_wanted_any_more(site: Site) -> None:
+    usage, asked = directory_of(site.catalog).usage, iter([True, False])
+    quotas = [lancekeep.Quota(lancekeep.ObjectId(), bytes=1)]
+    [held] = usage.measure(quotas, lambda: next(asked, False)).values()
+    assert 0 < (held.bytes or 0) < (site.held("").bytes or 0)
 
 
 def test_server_without_a_policy_has_no_quotas(tmp_path: Path) -> None:

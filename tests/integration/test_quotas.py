@@ -244,6 +244,7 @@ def test_usage_is_what_the_directories_of_tables_hold(site: Site) -> None:
     assert site.held("ml.a") == Held(0, 0)
     site.catalog.clone("ml.t", "other.clone")
     site.catalog.declare_table("ml.declared")
+    first = stored("ml.t")  # with the record of its clone
     assert site.held("ml") == Held(2, first)
     assert site.held("other") == Held(2, stored("other.t") + stored("other.clone"))
     [tables_only] = directory_of(site.catalog).usage.measure([Quota(ObjectId.of("ml"), tables=1)]).values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -163,7 +163,8 @@ class _Usage:
         self.error: Exception | None = None
         self.measured = Event()
 
-    def measure(self, quotas: Collection[Quota]) -> dict[ObjectId, Held]:
+    def measure(self, quotas: Collection[Quota], proceed: Callable[[], bool]) -> dict[ObjectId, Held]:
+        assert proceed()
         self.asked.append([*quotas])
         try:
             if self.error is not None:
@@ -239,3 +240,38 @@ def test_meter_measures_in_its_thread_as_soon_as_a_quota_lacks_a_figure(caplog: 
     assert found.bytes >= 2
     assert meter.stop(30)
     assert "were not measured: no" in caplog.text
+
+
+def test_new_quotas_are_measured_when_they_are_shown_and_failures_after_the_pause() -> None:
+    usage, quotas = _Usage(), [Quota(of("ml"), tables=5)]
+    meter = Meter(usage, lambda: [*quotas], 1e6)  # type: ignore[arg-type] # measures the same
+    meter.start()
+    assert usage.measured.wait(30)
+    usage.error = StoreUnavailable("no")
+    quotas.append(Quota(of("a"), tables=5))
+    usage.measured.clear()
+    while not usage.measured.wait(0.05):  # the thread may not rest yet
+        meter.usages()
+    tried = len(usage.asked)
+    usage.measured.clear()
+    for _ in range(20):
+        assert [each.tables for each in meter.usages()] == [3, None]
+    assert not usage.measured.wait(0.2)
+    assert (len(usage.asked), tried) == (2, 2)
+    assert meter.stop(30)
+
+
+def test_measurement_ends_with_the_server() -> None:
+    class Endless(_Usage):
+        def measure(self, quotas: Collection[Quota], proceed: Callable[[], bool]) -> dict[ObjectId, Held]:
+            self.measured.set()
+            while proceed():
+                pass
+            return {each.subtree: Held(0, 0) for each in quotas}
+
+    usage = Endless()
+    meter = Meter(usage, lambda: [Quota(of("ml"), bytes=5)], 60)  # type: ignore[arg-type] # measures the same
+    meter.start()
+    assert usage.measured.wait(30)
+    assert meter.stop(30)
+    assert meter.used(of("ml")) is None  # the figures are incomplete
