@@ -28,6 +28,7 @@ from lancekeep.domain.errors import (
     ConcurrentModification,
     Damaged,
     InvalidInput,
+    LancekeepError,
     NotFound,
     Refused,
     TableAlreadyExists,
@@ -36,7 +37,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.features import Feature
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.managed import DIRECT_COMMITS, MANAGED, by_storage, holds, require_consistent
-from lancekeep.domain.manifest_entry import TABLE
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.namespace import find_namespace
 from lancekeep.domain.notebook import Shown
 from lancekeep.domain.properties import checked_properties, is_own, property_changes
@@ -374,6 +375,7 @@ class Tables:
             raise TableNotFound(f"no Lance table lies at {root.base_uri}: it has no version; nothing was registered")
         self._require_row_ids(table, stated)
         before = self._ledger.view()
+        former = before.find(object_id.key) if overwrite else None
         read = self._removal.clones.record_dataset(table.location)
         sources = [location for location in read if is_held(before, location)]
 
@@ -390,7 +392,26 @@ class Tables:
         self.follow_entry(object_id)
         if source is not None:
             self._places.objects.delete(self._places.moving_marker(table))  # a completed rename left it
+        if former is not None:
+            self._leave(former)
         return table
+
+    def _leave(self, former: ManifestEntry) -> None:
+        """Remove the directory of a declared table whose name has another directory now.
+
+        The directory holds the marker alone. Once a first write has begun there, the directory stays, and `Fsck`
+        reports it.
+        """
+        with suppress(LancekeepError):
+            table = Table.from_entry(former)
+            root, marker = self._places.dataset_root(table), self._places.reserved_marker(table)
+            if (
+                self._ledger.view().owner_of(table.location) is None
+                and self._places.contents(root) == [marker]
+                and self._places.objects.get(marker) == MARKER_CONTENT  # else a deep clone is being made
+                and self._ledger.commits.latest(root) is None
+            ):
+                self._release(table)
 
     def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
         """Choose the location of a new table.
