@@ -78,6 +78,12 @@ class Read:
         return Read(messages.GET_TABLE, (asked,), lambda answer: answer.table, is_optional=True)
 
     @staticmethod
+    def tables(database: str, names: Sequence[str], catalog: str | None = None) -> Read:
+        """Read the tables that exist among some names, in any order."""
+        asked = GetTablesRequest(database, list(names), catalog)
+        return Read(messages.GET_TABLES_BY_NAME, (asked,), lambda answer: list(answer.tables or ()))
+
+    @staticmethod
     def catalog(name: str) -> Read:
         """Read a catalog, or None."""
         return Read(messages.GET_CATALOG, (CatalogName(name),), lambda answer: answer.catalog, is_optional=True)
@@ -203,8 +209,8 @@ class Metastore:
         Raises:
             ObjectMissing: The Metastore has no such database.
         """
-        asked = GetTablesRequest(database, list(names), catalog)
-        return list(self._call(messages.GET_TABLES_BY_NAME, asked).tables or ()) if names else []
+        found: list[Table] = self.read(Read.tables(database, names, catalog)) if names else []
+        return found
 
     def create_table(self, table: Table) -> None:
         """Create a table or view, by put-if-absent.

@@ -28,11 +28,13 @@ from lancekeep.adapters.manifest_stores.hive import view as views
 from lancekeep.adapters.manifest_stores.hive.mapping import Layout, Place, own_table
 from lancekeep.adapters.manifest_stores.hive.store import HiveManifestStore
 from lancekeep.adapters.manifest_stores.hive.view import HiveView
-from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
+from lancekeep.application.catalog import directory_of, services_of
+from lancekeep.domain.catalog import CatalogView, Change, Listing, Put, Remove, SetProperties
 from lancekeep.domain.errors import (
     ConcurrentModification,
     InvalidInput,
     NamespaceNotEmpty,
+    NamespaceNotFound,
     Refused,
     StoreUnavailable,
     TableAlreadyExists,
@@ -473,12 +475,63 @@ def test_requests_of_operations_are_few(hive_url: str, tmp_path: Path, space: st
             assert asked(lambda: catalog.describe_table(f"{space}.t")) == (3, 0, 2)
             assert asked(lambda: catalog.describe_namespace(space)) == (2, 0, 1)
             assert asked(lambda: catalog.list_tables(space)) == (3, 0, 2)
+            assert asked(lambda: catalog.list_tables(space)) == (3, 0, 1)
             assert asked(catalog.list_namespaces) == (2, 0, 1)
             assert asked(lambda: catalog.namespace_exists(f"{space}_absent")) == (2, 0, 1)
             catalog.write(f"{space}.t", ROWS, "append")
             assert asked(lambda: catalog.write(f"{space}.t", ROWS, "append")) == (3, 2, 4)
             assert asked(lambda: catalog.alter_table(f"{space}.t", {"k": "v"})) == (3, 2, 5)
             assert asked(lambda: catalog.declare_table(f"{space}.w"))[1] == 3
+
+
+def test_page_whose_names_are_guessed_is_the_present_page(hive_url: str, tmp_path: Path, space: str) -> None:
+    """Other processes, and other software, change the tables between two reads of a page."""
+    server = metastore(hive_url)
+    with losing_proxy(hive_url.removeprefix("hive://"), b"none") as proxy:
+        far = f"hive://127.0.0.1:{proxy.port}"
+        with connect(tmp_path / "lake", far) as catalog, connect(tmp_path / "lake", far) as other:
+            catalog.create_namespace(space)
+            for name in "bdf":
+                catalog.declare_table(f"{space}.{name}")
+
+            def page(after: str | None, limit: int) -> tuple[list[str], int]:
+                """Return a page, and the number of round trips."""
+                proxy.requests.clear()
+                names, _ = services_of(catalog).tables.page(ObjectId((space,)), after, limit, include_declared=True)
+                return names, len(proxy.requests)
+
+            for trips in (2, 1):
+                assert page(None, 2) == (["b", "d"], trips)
+                assert page("b", 9) == (["d", "f"], trips)
+            other.declare_table(f"{space}.c")
+            other.drop_table(f"{space}.f")
+            assert page(None, 2) == (["b", "c"], 2)
+            assert page("b", 9) == (["c", "d"], 2)
+            assert page("b", 9) == (["c", "d"], 1)
+            moved = server.table(space, "c")
+            assert moved is not None
+            assert moved.storage is not None
+            elsewhere = attrs.evolve(moved.storage, location="file:/elsewhere/c")
+            server.alter_table(space, "c", attrs.evolve(moved, storage=elsewhere))  # it keeps its name
+            assert page("b", 9) == (["d"], 1)
+            view = directory_of(catalog).ledger.view(Listing(ObjectId((space,)), TABLE, "b", 9))
+            assert view.children(ObjectId((space,)), TABLE, "b", 9)[0] == ["d"]
+            server.alter_table(space, "c", moved)
+            assert view.children(ObjectId((space,)), TABLE, "b", 9)[0] == ["c", "d"]
+            for name in ("b", "c", "d"):
+                other.drop_table(f"{space}.{name}")
+            other.drop_namespace(space)
+            with pytest.raises(NamespaceNotFound):
+                page("b", 9)
+
+
+def test_process_keeps_the_names_of_some_pages_only() -> None:
+    pages = views.Pages()
+    for number in range(views.PAGES + 1):
+        pages.note(Listing(ObjectId(("n",)), TABLE, str(number), 9), ["a"])
+    kept = [pages.of(Listing(ObjectId(("n",)), TABLE, str(number), 9)) for number in range(views.PAGES + 1)]
+    assert kept[-1] == ["a"]
+    assert kept.count(["a"]) <= views.PAGES
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from lancekeep.adapters.manifest_stores.hive.plan import (
     is_needed,
 )
 from lancekeep.adapters.manifest_stores.hive.steps import LEFTOVERS, PAUSE, QUIET, Steps, repeated
-from lancekeep.adapters.manifest_stores.hive.view import CHANGE, PROPERTIES, TOKENS, VERSION, HiveView
+from lancekeep.adapters.manifest_stores.hive.view import CHANGE, PROPERTIES, TOKENS, VERSION, HiveView, Pages
 from lancekeep.domain.catalog import ManifestStoreGuarantees, Put, Question
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -78,6 +78,7 @@ class HiveManifestStore:
         self._steps = Steps(metastore, layout)
         self.url = f"{metastore.url}?{CATALOGS}=true" if layout.catalogs else metastore.url
         self._known: HiveView | None = None
+        self._pages = Pages()
         self._completed = ""
         self._is_safe = self._has_catalogs = False
 
@@ -106,7 +107,7 @@ class HiveManifestStore:
     def view_for(self, question: Question) -> HiveView:
         """Return the latest state, read together with the answer to a question (ADR 155)."""
         self._require_catalogs()
-        self._known = HiveView.asked(self._metastore, self._layout, question)
+        self._known = HiveView.asked(self._metastore, self._layout, question, self._pages)
         return self._known
 
     def recent(self) -> HiveView:

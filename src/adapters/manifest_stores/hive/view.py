@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -34,7 +35,26 @@ VERSION = "lancekeep.version"
 PROPERTIES, CHANGE, TOKENS = "lancekeep.properties", "lancekeep.change", "lancekeep.tokens"
 BATCH = 200
 """Tables per request of a listing, which bounds its memory."""
+PAGES = 64
+"""Pages whose names a process keeps."""
 _IS_LANCE = " or ".join(f'hive_filter_field_params__table_type like "{value}"' for value in ("lance", "LANCE", "Lance"))
+
+
+class Pages:
+    """The names of the pages that a process has read last, which the next read of a page guesses."""
+
+    def __init__(self) -> None:
+        self._names: dict[Question, list[str]] = {}
+
+    def of(self, question: Question) -> list[str]:
+        """Return the names that the page of a question had."""
+        return self._names.get(question, [])
+
+    def note(self, question: Question, names: Sequence[str]) -> None:
+        """Keep the names of the page of a question."""
+        if len(self._names) >= PAGES:
+            self._names.clear()
+        self._names[question] = list(names)
 
 
 class HiveView:
@@ -59,22 +79,38 @@ class HiveView:
         self._tables: dict[Place, HiveTable | None] = {}
         self._databases: dict[Place, Database | None] = {}
         self._catalogs: dict[str, Catalog | None] = {}
-        self._foreseen: tuple[Read, Any] | None = None
+        self._foreseen: list[tuple[Read, Any]] = []
+        self._note_page: Callable[[Sequence[str]], None] | None = None
         self.exposed: list[str] = []
 
     @staticmethod
-    def asked(metastore: Metastore, layout: Layout, question: Question) -> HiveView:
-        """Read a view and its answer to a question in one round trip."""
+    def asked(metastore: Metastore, layout: Layout, question: Question, pages: Pages) -> HiveView:
+        """Read a view and its answer to a question in one round trip.
+
+        Args:
+            metastore: The Metastore.
+            layout: The names and locations.
+            question: The question.
+            pages: The names of the pages that were read last. A page probably has these names again, so their tables
+                are read, too. The names that the Metastore answers decide whether these tables are the page.
+        """
         place, read = layout.control, _read_for(layout, question)
-        first = Read.table(place.database, place.table, place.catalog)
-        control, *answers = metastore.together(first, *(each for each in [read] if each is not None))
+        reads = [Read.table(place.database, place.table, place.catalog), *([] if read is None else [read])]
+        page, names = (
+            layout.place_of(question.parent.key) if isinstance(question, Listing) else None,
+            pages.of(question),
+        )
+        if names and page is not None:
+            reads.append(Read.tables(page.database, names, page.catalog))
+        control, *answers = metastore.together(*reads)
         if isinstance(control, LancekeepError):
             raise control
         view = HiveView(metastore, layout, control)
-        for answer in answers:
-            # After an error, the view asks again, and raises the error where the caller expects it.
-            if read is not None and not isinstance(answer, LancekeepError):
-                view._foreseen = read, answer
+        # After an error, the view asks again, and raises the error where the caller expects it.
+        view._foreseen = [
+            each for each in zip(reads[1:], answers, strict=True) if not isinstance(each[1], LancekeepError)
+        ]
+        view._note_page = partial(pages.note, question)
         return view
 
     @property
@@ -230,11 +266,17 @@ class HiveView:
 
     def _ask(self, read: Read) -> Any:
         """Return the answer to a read, which was read with the view or is read now."""
-        foreseen = self._foreseen  # another thread may use it, too
-        if foreseen is None or foreseen[0] != read:
-            return self._metastore.read(read)
-        self._foreseen = None
-        return foreseen[1]
+        found = self._taken(read)
+        return self._metastore.read(read) if found is None else found[0]
+
+    def _taken(self, read: Read) -> tuple[Any] | None:
+        """Return the answer that was read with the view, once."""
+        for each in list(self._foreseen):
+            if each[0] == read:
+                with suppress(ValueError):  # another thread has taken it, too
+                    self._foreseen.remove(each)
+                return (each[1],)
+        return None
 
     def _namespaces(self, parent: ObjectId) -> list[str]:
         """Return the sorted names of the namespaces in a namespace."""
@@ -269,7 +311,13 @@ class HiveView:
             start = 0 if after is None else bisect_right(names, after)
             for at in range(start, len(names), size):
                 chosen = names[at : at + size]
-                found = {it.name: it for it in self._metastore.tables(place.database, chosen, place.catalog)}
+                if at == start and self._note_page is not None:
+                    self._note_page(chosen)
+                foreseen = self._taken(Read.tables(place.database, chosen, place.catalog))
+                tables = (
+                    self._metastore.tables(place.database, chosen, place.catalog) if foreseen is None else foreseen[0]
+                )
+                found = {it.name: it for it in tables}
                 for name in chosen:
                     table = found.get(name)
                     entry = None if table is None else self._entry(f"{namespace.key}{MANIFEST_DELIMITER}{name}", table)
