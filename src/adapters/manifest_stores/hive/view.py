@@ -41,7 +41,7 @@ _IS_LANCE = " or ".join(f'hive_filter_field_params__table_type like "{value}"' f
 
 
 class Pages:
-    """The names of the pages that a process has read last, which the next read of a page guesses."""
+    """The names of the pages that a process has read last, as guesses."""
 
     def __init__(self) -> None:
         self._names: dict[Question, list[str]] = {}
