@@ -96,6 +96,14 @@ def test_read_takes_few_statements(
                 assert len(statements) <= most, statements
 
 
+def test_long_page_is_read_by_rows(catalog: lancekeep.Catalog, statements: list[Any]) -> None:
+    """An idle connection keeps the answer of a short page until its next statement."""
+    names = page(catalog, "n", None, 1000)
+    assert len(statements) == 1
+    assert page(catalog, "n", None, 1001) == names
+    assert len(statements) == 3
+
+
 def test_reads_name_what_is_missing(catalog: lancekeep.Catalog) -> None:
     with pytest.raises(NamespaceNotFound, match=r"x does not exist"):
         page(catalog, "x", None, 9)

@@ -12,6 +12,7 @@ import attrs
 from lancekeep.adapters.manifest_stores.postgres_view import (
     CHILDREN,
     FIND,
+    PAGE,
     PostgresView,
     entry_of,
     page_values,
@@ -89,7 +90,7 @@ class PostgresStates:
                     answer = found[0][_WIDTH:]
                     with suppress(Damaged):  # the view reads the entry again, and raises the error where it is asked
                         view.keep_entry(object_id, None if answer[0] is None else entry_of(answer))
-            case Listing(parent, object_type, after, limit) if limit is not None:
+            case Listing(parent, object_type, after, limit) if limit is not None and limit <= PAGE:
                 values = {"catalog_name": self._name, **page_values(parent, object_type, after, limit)}
                 found = self._database.rows(self._with_names, values)
                 view = self._viewed(found, known)
