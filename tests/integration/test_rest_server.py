@@ -448,6 +448,17 @@ def test_body_that_arrives_slowly_holds_no_thread() -> None:
         assert json.loads(sending.getresponse().read()) == {"version": 2 * len(BATCH)}
 
 
+def test_response_of_a_small_answer_arrives_whole() -> None:
+    namespace = Recorder(api.DescribeTableResponse(location="l"))
+    request = b"POST /v1/table/t/describe HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n"
+    with serving(namespace, ServerSettings(log_level="error")) as front:
+        found = urlsplit(front.uri)
+        with socket.create_connection((str(found.hostname), found.port or 80)) as client:
+            for _ in range(20):  # the body could arrive in time by chance
+                client.sendall(request)
+                assert client.recv(1 << 16).endswith(b'{"location":"l"}')
+
+
 def test_server_holds_a_bounded_number_of_bytes_of_bodies() -> None:
     with serving(Streaming(None), ServerSettings(log_level="error", held_bodies=100_000)) as front:
         response = httpx.post(f"{front.uri}/v1/table/t/insert", content=stream(BATCH), headers=ARROW, timeout=60)

@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEADER_BYTES = 64 << 10
 """The size of a request line with its headers, beyond what arrives with its end."""
+
+
+_WRITTEN_AT_ONCE = 64 << 10
+"""The size in bytes from which a write does not wait for the next one."""
+
+
+class JoinedWrites:
+    """A transport that sends the small writes of one turn of the event loop together.
+
+    uvicorn writes the head and the body of a response separately. Each write is a system call, and wakes a client that
+    cannot use the head alone.
+
+    Args:
+        transport: The transport.
+        loop: Its event loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes at the end of this turn; large ones, which may pause the writer, at once."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+        if len(data) >= _WRITTEN_AT_ONCE:
+            self._flush()
+
+    def close(self) -> None:
+        """Close the connection after what was written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._transport.write(b"".join(parts))
 
 
 class LimitedHeaders(HttpToolsProtocol):
@@ -23,7 +66,7 @@ class LimitedHeaders(HttpToolsProtocol):
     _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
         self._start()
 
     def data_received(self, data: bytes) -> None:
