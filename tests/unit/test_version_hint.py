@@ -14,11 +14,16 @@ class Counting(MemoryObjectStore):
     """Counts the objects that listings showed."""
 
     listed = 0
+    asked = 0
 
     def list(self, prefix: str, *, after: str = ""):  # type: ignore[no-untyped-def] # as in the port
         for info in super().list(prefix, after=after):
             self.listed += 1
             yield info
+
+    def head(self, key: str):  # type: ignore[no-untyped-def] # as in the port
+        self.asked += 1
+        return super().head(key)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,50 @@ def test_latest_version_is_found_with_any_hint(hint: bytes | None, lists: bool) 
     assert latest is not None
     assert latest.version == 40
     assert (objects.listed > 0) == lists
+
+
+def with_versions(*versions: int, hint: int) -> tuple[Counting, DatasetRoot]:
+    objects = Counting()
+    root = DatasetRoot("t.lance", objects.root_uri + "t.lance")
+    for version in versions:
+        objects.put(root.manifest_key(version, NamingScheme.V2), b"LANC")
+    objects.put(root.hint_key, b'{"version":%d}' % hint)
+    return objects, root
+
+
+def test_search_continues_where_the_last_one_ended() -> None:
+    objects, root = with_versions(*range(1, 101), hint=1)
+    store = ConditionalPutCommitStore(objects)
+    assert store.latest(root.base_uri) is not None
+    objects.put(root.manifest_key(101, NamingScheme.V2), b"LANC")
+    before = objects.asked
+    latest = store.latest(root.base_uri)
+    assert latest is not None
+    assert latest.version == 101
+    assert objects.asked - before == 5  # the hint, 100, 101, and both names of 102
+
+
+def test_search_does_not_continue_at_a_version_that_is_gone() -> None:
+    objects, root = with_versions(*range(1, 8), hint=5)
+    store = ConditionalPutCommitStore(objects)
+    assert store.latest(root.base_uri) is not None
+    for version in range(6, 8):
+        objects.delete(root.manifest_key(version, NamingScheme.V2))
+    latest = store.latest(root.base_uri)  # of a table that was restored from a copy
+    assert latest is not None
+    assert latest.version == 5
+
+
+def test_version_before_a_gap_is_not_the_latest() -> None:
+    objects, root = with_versions(1, 2, 3, hint=2)
+    store = ConditionalPutCommitStore(objects)
+    assert store.latest(root.base_uri) is not None
+    for version in (1, 2):  # a clean-up kept version 3 for a tag, which was deleted
+        objects.delete(root.manifest_key(version, NamingScheme.V2))
+    objects.put(root.manifest_key(9, NamingScheme.V2), b"LANC")
+    latest = store.latest(root.base_uri)
+    assert latest is not None
+    assert latest.version == 9
 
 
 def test_hint_of_a_dropped_table_finds_no_version() -> None:

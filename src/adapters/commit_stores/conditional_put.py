@@ -32,6 +32,9 @@ from lancekeep.store_urls import StoreUrl
 
 _Rows = list[VersionRow]
 
+_REMEMBERED = 1024
+"""The number of histories whose last version this process remembers."""
+
 
 class ConditionalPutCommitStore:
     """Derive an `ExternalCommitStore` from an `ObjectStore` with an atomic create.
@@ -62,6 +65,7 @@ class ConditionalPutCommitStore:
                 "machine, or 'dynamodb://TABLE?region=…' for many."
             )
         self._objects = objects
+        self._found: dict[str, int] = {}
         self.guarantees = CommitStoreGuarantees(
             remembers=objects.guarantees.durable,
             shared=not objects.root_uri.startswith(("file://", "memory://")),
@@ -199,14 +203,26 @@ class ConditionalPutCommitStore:
     def _latest_by_hint(self, base_uri: str) -> VersionRow | None:
         """Search upwards from the version in the hint of native commits; None without a usable hint.
 
-        None also if the next version has a V1 name. The caller then lists the versions, and refuses both schemes.
+        If the version that the last search found still exists, the search continues there. None also if the next
+        version has a V1 name. The caller then lists the versions, and refuses both schemes.
         """
-        root, version = self._root(base_uri), self._hinted(base_uri)
-        latest = None
-        while version and (row := self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2))):
-            latest, version = row, version + 1
-        if latest and self._objects.head(root.manifest_key(version, NamingScheme.V1)) is not None:
+        root, hinted = self._root(base_uri), self._hinted(base_uri)
+
+        def row(version: int) -> VersionRow | None:
+            return self._row(base_uri, version, root.manifest_key(version, NamingScheme.V2))
+
+        latest = row(hinted) if hinted else None
+        if latest is None:
             return None
+        last = self._found.get(base_uri, 0)
+        latest = (row(last) if last > hinted else None) or latest
+        while (following := row(latest.version + 1)) is not None:
+            latest = following
+        if self._objects.head(root.manifest_key(latest.version + 1, NamingScheme.V1)) is not None:
+            return None
+        if len(self._found) >= _REMEMBERED:
+            self._found.clear()
+        self._found[base_uri] = latest.version
         return latest
 
     def _hinted(self, base_uri: str) -> int:
