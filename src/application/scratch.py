@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """A directory in memory, if the system has one."""
@@ -26,6 +27,26 @@ def scratch_directory() -> Iterator[Path]:
         yield Path(directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def scratch_file(name: str) -> Iterator[str]:
+    """Yield the path of a file that does not exist yet, in a directory of its own; both are removed afterwards.
+
+    It makes a quarter of the system calls of `scratch_directory`, and each of them may cost a busy process a switch of
+    threads.
+    """
+    directory = f"{_MEMORY or tempfile.gettempdir()}/lancekeep-{uuid4().hex}"
+    os.mkdir(directory, 0o700)
+    path = f"{directory}/{name}"
+    try:
+        yield path
+    finally:
+        try:
+            os.unlink(path)
+            os.rmdir(directory)
+        except OSError:  # the file was not written, or there are others
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.application.concurrency import in_a_thread
-from lancekeep.application.scratch import scratch_directory
+from lancekeep.application.scratch import scratch_directory, scratch_file
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.layout import VERSIONS
 from lancekeep.format.append import Appendable, layout_of
+from lancekeep.local_files import content_of
 from lancekeep.native import lance
 from lancekeep.ports.data_files import EncodedFile, Rows
 
@@ -96,11 +97,10 @@ class LanceDataFiles:
         return EncodedFile(content, table.num_rows, known.layout)
 
     def _as_file(self, table: pa.Table, version: Appendable) -> bytes:
-        with scratch_directory() as directory:
-            path = directory / "data.lance"
-            with lance.file.LanceFileWriter(str(path), table.schema, version=version.storage_version) as writer:
+        with scratch_file("data.lance") as path:
+            with lance.file.LanceFileWriter(path, table.schema, version=version.storage_version) as writer:
                 writer.write_batch(table)
-            return path.read_bytes()
+            return content_of(path)
 
     def _as_dataset(self, table: pa.Table, version: Appendable) -> tuple[bytes, bytes]:
         """Return a data file, and the manifest file that describes it."""

@@ -21,7 +21,7 @@ from lancekeep.domain.errors import (
     ObjectNotFound,
     StoreUnavailable,
 )
-from lancekeep.local_files import NO_HARD_LINKS, hard_link
+from lancekeep.local_files import NO_HARD_LINKS, content_of, hard_link
 from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
 
 P = ParamSpec("P")
@@ -32,7 +32,6 @@ _SHORT, _LONGEST_BELOW = 512, 250
 
 _TEMPORARY = ".tmp-"
 _TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]+-[0-9a-f]+")
-_PART = 1 << 20
 _PRUNINGS = 100
 """How often in a row a new directory may be removed before its writer uses it."""
 _ADVICE = (
@@ -82,7 +81,7 @@ class LocalObjectStore:
     @_boundary
     def get(self, key: str) -> bytes:
         try:
-            return _content(_path(key))
+            return content_of(_path(key))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise ObjectNotFound(f"/{key}: no such file") from error
 
@@ -354,18 +353,6 @@ os.register_at_fork(after_in_child=_process.cache_clear)
 def _temporary(path: str) -> str:
     """Return a unique name in the directory of ``path``. Entropy is read once, since it may cost as much as a file."""
     return f"{os.path.dirname(path)}/{_TEMPORARY}{_process()}-{next(_numbers):x}"
-
-
-def _content(path: str) -> bytes:
-    """Return the content of a file; `open` would make three more system calls."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = [os.read(file, os.fstat(file).st_size + 1)]
-        while parts[-1]:
-            parts.append(os.read(file, _PART))
-        return b"".join(parts)
-    finally:
-        os.close(file)
 
 
 def _tail(path: str, most: int) -> Tail:
