@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from threading import Thread
+from threading import Thread, current_thread, local, main_thread
 from typing import Any, TypeVar
 
 from lancekeep.ports.object_store import ObjectStore
@@ -58,6 +58,29 @@ def in_background(act: Callable[[], object]) -> None:
     if not _background:
         _background.append(ThreadPoolExecutor(_MOST_IN_BACKGROUND, "lancekeep-background"))
     _started(_background[0], act)
+
+
+class _Thread(local):
+    """What this module knows about the current thread."""
+
+    _has_asked = False
+
+    def asks_again(self) -> bool:
+        """Return whether the thread has called this before."""
+        has_asked, self._has_asked = self._has_asked, True
+        return has_asked
+
+
+_thread = _Thread()
+
+
+def is_kept() -> bool:
+    """Return whether this thread may act itself, without `in_background`.
+
+    A thread that asks for the first time may not: it may be new, and end after the act. Nor may the main thread, which
+    signals interrupt.
+    """
+    return current_thread() is not main_thread() and _thread.asks_again()
 
 
 def in_a_thread(act: Callable[[], T]) -> T:

@@ -31,10 +31,10 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def scratch_file(name: str) -> Iterator[str]:
-    """Yield the path of a file that does not exist yet, in a directory of its own; both are removed afterwards.
+    """Yield the path of a new file in a directory of its own.
 
-    It makes a quarter of the system calls of `scratch_directory`, and each of them may cost a busy process a switch of
-    threads.
+    Both are removed afterwards. It makes a quarter of the system calls of `scratch_directory`, and each of them may
+    cost a busy process a switch of threads.
     """
     directory = f"{_MEMORY or tempfile.gettempdir()}/lancekeep-{uuid4().hex}"
     os.mkdir(directory, 0o700)

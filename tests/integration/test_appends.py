@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,7 +30,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows import appends as application_appends
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.waiting_appends import Append
-from lancekeep.domain.appends import PATIENCE, Turn
+from lancekeep.domain.appends import PATIENCE, Pace, Turn
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import WAITING_DIRECTORY, Table
@@ -641,3 +642,114 @@ def test_small_streams_that_have_arrived_share_commits(tmp_path: Path) -> None:
     answers = all_at_once([partial(catalog.data.insert, object_id, row(n, 0).to_reader()) for n in range(1, 9)])
     assert {answer.version for answer in answers} == {2}
     assert rows_of(catalog, "t") == Counter((n, 0) for n in range(9))
+
+
+# -- commits in the thread of the caller -------------------------------------------------------------------------------
+
+
+def no_thread(act: Callable[[], object]) -> None:
+    raise RuntimeError("no thread is started")
+
+
+def test_second_append_of_a_thread_commits_without_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path))
+    catalog.write("t", row(0, 0))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(catalog.write, "t", row(0, 1), "append").result()
+        monkeypatch.setattr("lancekeep.application.rows.committer.in_background", no_thread)
+        pool.submit(catalog.write, "t", row(0, 2), "append").result()
+    with pytest.raises(StoreUnavailable, match="starts no thread"):
+        catalog.write("t", row(0, 3), "append")  # signals interrupt the main thread
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StoreUnavailable, match="starts no thread"):
+        pool.submit(catalog.write, "t", row(0, 3), "append").result()  # the engine would set the new thread up
+    assert rows_of(catalog, "t") == Counter([(0, 0), (0, 1), (0, 2)])
+
+
+NOW = time.monotonic()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"pace": Pace(appends=2, took=0.5)},
+        {"pace": Pace(appends=1, left=1, took=0.5)},
+        {"pace": Pace(appends=1, took=0.01, ended=NOW + 1000, busy_since=NOW - 11)},
+        {"is_owed": True},
+        {"is_owed_elsewhere": True},
+    ],
+    ids=["clients", "another client", "breath", "turn", "turn elsewhere"],
+)
+def test_append_that_needs_a_pause_is_left_to_a_committer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Mapping[str, Any]
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path))
+    catalog.write("t", row(0, 0))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(catalog.write, "t", row(0, 1), "append").result()
+        line: Any = directory_of(catalog).writes._appends._lines.of(ObjectId.of("t"))
+        for name, value in state.items():
+            setattr(line, name, value)
+        monkeypatch.setattr("lancekeep.application.rows.committer.in_background", no_thread)
+        with pytest.raises(StoreUnavailable, match="starts no thread"):
+            pool.submit(catalog.write, "t", row(0, 2), "append").result()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_appends_that_wait_for_the_commit_of_another_thread_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path))
+    catalog.write("t", row(0, 0))
+    commit, begun, waiting = Versions.commit_built, threading.Event(), threading.Event()
+
+    def held(*given: Any, **named: Any) -> Any:
+        if threading.current_thread() is committer:
+            begun.set()
+            assert waiting.wait(60)
+            if fails:
+                raise MemoryError
+        return commit(*given, **named)
+
+    def append_twice() -> None:
+        catalog.write("t", row(0, 1), "append")
+        monkeypatch.setattr(Versions, "commit_built", held)
+        with suppress(MemoryError):
+            catalog.write("t", row(0, 2), "append")
+
+    committer = threading.Thread(target=append_twice)
+    committer.start()
+    assert begun.wait(60)
+    others = [threading.Thread(target=catalog.write, args=("t", row(1, number), "append")) for number in range(3)]
+    line = directory_of(catalog).writes._appends._lines.of(ObjectId.of("t"))
+    for other in others:
+        other.start()
+    while len(line.waiting) < len(others):
+        threading.Event().wait(0.001)
+    waiting.set()
+    for each in (committer, *others):
+        each.join(60)
+        assert not each.is_alive()
+    assert rows_of(catalog, "t") == Counter([(0, 0), (0, 1), *[(0, 2)] * (not fails), (1, 0), (1, 1), (1, 2)])
+
+
+def test_commit_in_the_thread_of_a_caller_knows_nothing_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, mine = lancekeep.connect(str(tmp_path)), ContextVar("mine", default=0)
+    catalog.write("t", row(0, 0))
+    commit, seen = Versions.commit_built, list[int]()
+
+    def seeing(*given: Any, **named: Any) -> Any:
+        seen.append(mine.get())
+        return commit(*given, **named)
+
+    def append(number: int) -> None:
+        mine.set(1)
+        catalog.write("t", row(0, number), "append")
+
+    monkeypatch.setattr(Versions, "commit_built", seeing)
+    with ThreadPoolExecutor(1) as pool:
+        list(pool.map(append, range(1, 4)))
+    assert seen == [0, 0, 0]

@@ -20,7 +20,7 @@ import attrs
 
 from lancekeep.application.commits.keyed_requests import current_request, current_sharing, refuse_to_share
 from lancekeep.application.commits.table_commits import READ_AHEAD
-from lancekeep.application.concurrency import alongside, in_background, is_remote
+from lancekeep.application.concurrency import alongside, in_background, is_kept, is_remote
 from lancekeep.application.rows.append_lines import Line, Lines, Predecessor
 from lancekeep.application.rows.committer import Committer
 from lancekeep.application.rows.digests import Recorder
@@ -146,7 +146,7 @@ class Appends(Committer[Line, Append]):
         append = None if self._forwarding is None else self._forwarding.forward(table, lambda: Append(rows, key=key))
         if append is None:
             append = Append(rows, key=key)
-            self._enter(table, append)
+            self._enter(table, append, here=is_kept())
             append.wait()
         if append.error is not None:
             raise copy(append.error) from append.error  # several threads raise it
@@ -178,6 +178,12 @@ class Appends(Committer[Line, Append]):
             for append in group:
                 append.error = error
         answer_all(group)
+
+    def _may_commit_here(self, line: Line) -> bool:
+        """Return whether an append that waits alone needs no pause before its commit; see `_pause`."""
+        is_owed = line.is_owed or line.is_owed_elsewhere
+        expected, _ = line.pace.linger()
+        return not (is_owed or expected or line.pace.breath(self._clock(), line.others))
 
     def _pause(self, line: Line) -> None:
         breath = line.pace.breath(self._clock(), line.others)

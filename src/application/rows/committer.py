@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from threading import Event, Lock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -79,8 +81,18 @@ class Committer(ABC, Generic[L, W]):
     def _answer(self, group: Sequence[W], error: Exception | None = None) -> None:
         """Let the threads of the writes continue, with an error for all of them or with what `_commit` left."""
 
-    def _enter(self, table: ObjectId, write: W) -> None:
-        """Let a write wait, and start a committer if its line has none."""
+    def _may_commit_here(self, line: L) -> bool:
+        """Return whether the thread of the only write that waits may commit it. The caller has the lock."""
+        return False
+
+    def _enter(self, table: ObjectId, write: W, *, here: bool = False) -> None:
+        """Let a write wait, and start a committer if its line has none.
+
+        Args:
+            table: The table.
+            write: The write.
+            here: Whether this thread may commit the write. The write then has its outcome at the end.
+        """
         with self._waiting_lines.lock:
             line = self._waiting_lines.of(table)
             line.waiting.append(write)
@@ -89,15 +101,37 @@ class Committer(ABC, Generic[L, W]):
             if line.is_served:
                 return
             line.is_served = True
+            here = here and self._may_commit_here(line)
+            if here:
+                line.waiting = []  # a line that is not served had no other write
+        if here:
+            self._commit_here(line, write)
+        else:
+            self._start(line)
+
+    def _commit_here(self, line: L, write: W) -> None:
+        """Commit a write in this thread. A committer of its own takes over if others wait then."""
+        try:
+            with suppress(Exception):  # a fault after the commit: the write has its outcome
+                Context().run(self._commit, line, [write])  # without the caller's context, as in any other thread
+        finally:
+            with self._waiting_lines.lock:
+                line.is_served = is_served = bool(line.waiting)
+            self._answer([write])
+            if is_served:
+                self._start(line)
+
+    def _start(self, line: L) -> None:
+        """Start a committer of a line. If the system starts no thread, all that waits is answered."""
         try:
             in_background(partial(self._serve, line))
         except RuntimeError as error:
-            failed = StoreUnavailable(f"{table}: the system starts no thread, and nothing was committed: {error}")
+            failed = StoreUnavailable(f"{line.table}: the system starts no thread, and nothing was committed: {error}")
             failed.__cause__ = error
             self._end(line, failed)
         except BaseException as error:  # of a signal, or without memory: without a committer, all would wait
             self._end(
-                line, StoreUnavailable(f"{table}: no committer was started, and nothing was committed: {error!r}")
+                line, StoreUnavailable(f"{line.table}: no committer was started, and nothing was committed: {error!r}")
             )
             raise
 

@@ -35,7 +35,10 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send bytes at the end of this turn; large ones, which may pause the writer, at once."""
+        """Send bytes at the end of this turn of the loop.
+
+        Large ones are sent at once, because they may pause the writer.
+        """
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
