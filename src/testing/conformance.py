@@ -14,8 +14,11 @@ from uuid import uuid4
 import attrs
 from lance_namespace import errors
 
+from lancekeep.adapters.rest.server import RestServer
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.domain.errors import AccessDenied, InvalidInput, LancekeepError, NotFound, StoreUnavailable
+from lancekeep.entrypoints.namespace.rest import RestNamespace
+from lancekeep.testing.answers import NAME, Answers, answer_ids
 from lancekeep.testing.behaviours import (
     BEHAVIOURS,
     Behaviour,
@@ -28,6 +31,7 @@ from lancekeep.testing.behaviours import (
     Storage,
     Verdict,
 )
+from lancekeep.testing.document import operations
 from lancekeep.testing.exchanges import ABSENT, FRESH
 from lancekeep.testing.protocol import Protocol, check_ids
 
@@ -44,7 +48,7 @@ class Conformance:
     """The verdicts of a judge.
 
     Attributes:
-        verdicts: one for each behaviour, in the order of `JUDGED`, and for each check of an operation.
+        verdicts: one for each behaviour, in the order of `JUDGED`, and for each check of an operation, by operation.
         left: namespaces of the judge that could not be removed.
         beyond: the fields of answers that the OpenAPI document does not have.
     """
@@ -87,6 +91,7 @@ def judge(
     within: Sequence[str] = (),
     storage: Storage | None = None,
     server: RestSettings | None = None,
+    answers: Answers | None = None,
     only: str = "",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Conformance:
@@ -99,6 +104,8 @@ def judge(
         within: an existing namespace in which to work. Default: the root.
         storage: what is known of the storage.
         server: how to reach the server, to check its answers. Default: only the behaviours are tried.
+        answers: judges the answers of the server to the catalogs that ``open_`` opens. Its checks are made if all
+            behaviours are tried, or if ``only`` names them.
         only: a part of the ids of the checks to make. Default: all.
         progress: is called with the number of checks made, of all, and the id of the last.
 
@@ -111,7 +118,9 @@ def judge(
     """
     chosen = [each for each in JUDGED if only in each.id]
     exchanges = [] if server is None else [each for each in check_ids() if only in each]
-    if not chosen and not exchanges:
+    judged = [] if answers is None or (only and NAME not in only) else [each for each in answer_ids() if only in each]
+    tried = JUDGED if judged else chosen
+    if not chosen and not exchanges and not judged:
         raise InvalidInput(f"no check has {only!r} in its id; the first is {JUDGED[0].id!r}")
     run = f"{PREFIX}{uuid4().hex[:8]}"
     door, verdicts, left, beyond = Door(open_()), list[Verdict](), list[str](), set[str]()
@@ -119,7 +128,7 @@ def judge(
     def add(verdict: Verdict) -> None:
         verdicts.append(verdict)
         if progress is not None:
-            progress(len(verdicts), len(chosen) + len(exchanges), verdict.id)
+            progress(len(verdicts), len(chosen) + len(exchanges) + len(judged), verdict.id)
 
     def clean(place: tuple[str, ...]) -> None:
         remove(door, place)
@@ -137,13 +146,21 @@ def judge(
         clean(first)
         raise
     clean(first)
-    for number, behaviour in enumerate(chosen, 1):
+    for number, behaviour in enumerate(tried, 1):
+        if answers is not None:
+            answers.begin(behaviour.id)
         place = (*within, f"{run}_{number}")
         try:
             result = attrs.evolve(behaviour, below=place).run(open_, storage=storage)
         finally:
             clean(place)
-        add(Verdict(behaviour.id, behaviour.sentence, result))
+        if behaviour in chosen:
+            add(Verdict(behaviour.id, behaviour.sentence, result))
+    if answers is not None:
+        for verdict in answers.verdicts():
+            if verdict.id in judged:
+                add(verdict)
+        beyond |= answers.beyond
     if server is not None and exchanges:
         place = (*within, f"{run}_operations")
         protocol = Protocol(server, place)
@@ -156,10 +173,50 @@ def judge(
             with suppress(Exception):  # a server may have created the table of an absent namespace, which none lists
                 door.attempt("drop_table", id=[*place, ABSENT, FRESH])
             clean(place)
-        beyond = protocol.beyond
-    order = {name: number for number, name in enumerate(exchanges)}
-    verdicts.sort(key=lambda verdict: order.get(verdict.id, -1))
+        beyond |= protocol.beyond
+    order = {name: number for number, name in enumerate(operations())}  # behaviours are before operations
+    verdicts.sort(key=lambda verdict: order.get(verdict.area, -1))
     return Conformance(verdicts, left, sorted(beyond))
+
+
+def judge_server(
+    properties: Mapping[str, str],
+    *,
+    within: Sequence[str] = (),
+    storage: Storage | None = None,
+    only: str = "",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Conformance:
+    """Judge a server by the behaviours, and each of its answers by the document.
+
+    Args:
+        properties: the properties of a `RestNamespace` that reaches the server.
+        within: as of `judge`.
+        storage: as of `judge`.
+        only: as of `judge`.
+        progress: as of `judge`.
+
+    Raises:
+        InvalidInput, NotFound, AccessDenied, StoreUnavailable: As by `judge`.
+    """
+    settings, answers = RestSettings.of(properties), Answers()
+    return judge(
+        lambda: _Observed(settings, answers, properties),
+        within=within,
+        storage=storage,
+        server=settings,
+        answers=answers,
+        only=only,
+        progress=progress,
+    )
+
+
+class _Observed(RestNamespace):
+    """A client whose answers are judged. Copies in other processes are plain clients."""
+
+    def __init__(self, settings: RestSettings, answers: Answers, properties: Mapping[str, str]) -> None:
+        super().__init__(**properties)
+        self.server = RestServer(settings, observe=answers.take)
 
 
 def _require_readable(open_: Open, place: tuple[str, ...], storage: Storage) -> None:

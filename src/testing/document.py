@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Annotated, Any
 
 import attrs
+from lance_namespace.errors import ErrorCode
 from lance_namespace_urllib3_client import models
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -24,6 +25,18 @@ ARROW_FILE = "application/vnd.apache.arrow.file"
 Schema = Mapping[str, Any]
 
 _METHODS = ("get", "post")
+_UNSUPPORTED = (405, 406, 501)
+_CONFLICT = "#/components/responses/ConflictErrorResponse"
+_CONFLICTS: Mapping[str, Collection[int]] = {
+    **dict.fromkeys(("AlterTableAddColumns", "AlterTableAlterColumns", "AlterTableDropColumns"), (14,)),
+    **dict.fromkeys(("RestoreTable", "UpdateTableSchemaMetadata", "UpdateTableTag"), (14,)),
+    **dict.fromkeys(("InsertIntoTable", "MergeInsertIntoTable", "UpdateTable", "DeleteFromTable"), (14, 19)),
+    **dict.fromkeys(("CreateTableIndex", "CreateTableScalarIndex"), (7, 14)),
+}
+"""The error codes of conflicts that the page "Error Handling" lists for operations without 409 in the document.
+
+Other operations answer conflicts with these codes by 409, so an answer with such a code may have this status.
+"""
 _SCHEMAS = "#/components/schemas/"
 _PLAIN: Mapping[str, Any] = {
     "integer": Annotated[StrictInt, Field(ge=0)],
@@ -96,7 +109,7 @@ class Operation:
             media_type: the type of the body, without parameters.
             content: the body.
         """
-        where = self.statuses.get(str(status)) or self.statuses.get(f"{status // 100}XX")
+        where = self._response(status, content)
         if where is None:
             return [Finding(f"status {status}", f"{self.pointer}/responses has {', '.join(self.statuses)}")]
         where, response = at(where)
@@ -116,7 +129,7 @@ class Operation:
 
     def beyond(self, status: int, content: bytes) -> list[str]:
         """Return the fields of an answer that the document does not have."""
-        where = self.statuses.get(str(status)) or self.statuses.get(f"{status // 100}XX")
+        where = self._response(status, content)
         try:
             value = from_json(content)
         except ValueError:
@@ -125,6 +138,36 @@ class Operation:
             return []
         found = _walk(value, f"{at(where)[0]}/content/{_escaped(JSON)}/schema", ())
         return sorted({f"{each.pointer}/properties/{each.names[-1]}" for each in found if not each.known})
+
+    def _response(self, status: int, content: bytes) -> str | None:
+        """Return the pointer of the response of a status; None if the operation has no such status."""
+        where = self.statuses.get(str(status)) or self.statuses.get(f"{status // 100}XX")
+        if where is None and status == 409 and error_code(status, content) in _CONFLICTS.get(self.id, ()):
+            return _CONFLICT
+        return where
+
+
+def value_of(content: bytes) -> Any:
+    """Return the JSON value of a body; None if it is not JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def error_code(status: int, content: bytes) -> Any:
+    """Return the error code of an answer; None without one."""
+    body = value_of(content) if status >= 400 else None
+    return body.get("code") if isinstance(body, dict) else None
+
+
+def is_unsupported(status: int, content: bytes) -> bool:
+    """Return whether a server does not offer an operation.
+
+    It says so, or does not know the path.
+    """
+    code = error_code(status, content)
+    return code == ErrorCode.UNSUPPORTED or status in _UNSUPPORTED or (status == 404 and code is None)
 
 
 @functools.cache

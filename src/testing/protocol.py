@@ -19,7 +19,17 @@ from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import StoreUnavailable
 from lancekeep.testing.behaviours import Outcome, Result, Verdict
-from lancekeep.testing.document import JSON, Finding, Operation, Schema, at, operations
+from lancekeep.testing.document import (
+    JSON,
+    Finding,
+    Operation,
+    Schema,
+    at,
+    error_code,
+    is_unsupported,
+    operations,
+    value_of,
+)
 from lancekeep.testing.exchanges import ABSENT, FRESH, INDEX, NO_TRANSACTION, WELL_FORMED, Answers, At, Request
 
 _ABSENT: Mapping[str, ErrorCode] = {
@@ -29,7 +39,6 @@ _ABSENT: Mapping[str, ErrorCode] = {
     "transaction": ErrorCode.TRANSACTION_NOT_FOUND,
 }
 """The error code if the object of an operation does not exist, by its kind."""
-_UNSUPPORTED = (405, 406, 501)
 _GENERAL = ("id", "identity", "context")
 """The fields of every request."""
 
@@ -120,14 +129,14 @@ class Protocol:
             reply = self._send(operation, names, request.query, request.fields(self._at, self._answers))
         except StoreUnavailable as error:
             return Result(Outcome.FAILED, str(error)), ""
-        if _is_unsupported(reply):
+        if is_unsupported(reply.status, reply.content):
             return Result(Outcome.NOT_OFFERED, _described(reply)), ""
         self._offered.add(operation.id)
         found = self._findings(operation, reply)
         if not found and reply.status not in (operation.success, *request.others):
             found = [Finding(_described(reply), "")]
         if not found:
-            self._answers[request.id] = _json(reply)
+            self._answers[request.id] = value_of(reply.content)
         return _result(found)
 
     def _malformed(self, trial: _Trial, request: Request, operation: Operation) -> tuple[Result, str]:
@@ -141,7 +150,7 @@ class Protocol:
         found = self._findings(operation, reply)
         if not found and reply.status != trial.status:
             found = [Finding(_described(reply), "")]
-        elif not found and reply.media_type == JSON and _code(reply) != trial.code:
+        elif not found and reply.media_type == JSON and error_code(reply.status, reply.content) != trial.code:
             found = [Finding(_described(reply), f"{operation.id}: ErrorResponse.code {_code_name(trial.code)}")]
         return _result(found)
 
@@ -281,27 +290,8 @@ def _type(schema: Schema) -> str:
     return str(found if isinstance(found, str) else found[0])
 
 
-def _is_unsupported(reply: Reply) -> bool:
-    """Return whether the server does not offer the operation: it says so, or does not know the path."""
-    code = _code(reply)
-    return code == ErrorCode.UNSUPPORTED or reply.status in _UNSUPPORTED or (reply.status == 404 and code is None)
-
-
-def _json(reply: Reply) -> Any:
-    try:
-        return json.loads(reply.content)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _code(reply: Reply) -> Any:
-    """Return the error code of a response; None without one."""
-    body = _json(reply) if reply.status >= 400 else None
-    return body.get("code") if isinstance(body, dict) else None
-
-
 def _described(reply: Reply) -> str:
-    code = _code(reply)
+    code = error_code(reply.status, reply.content)
     return f"status {reply.status}" + ("" if code is None else f" with code {code!r:.20}")
 
 

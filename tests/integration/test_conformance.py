@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rest_server import serving
 import lancekeep
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.entrypoints.cli import lancekeep as program
+from lancekeep.testing.answers import answer_ids
 from lancekeep.testing.behaviours import BEHAVIOURS, Outcome
 from lancekeep.testing.conformance import JUDGED, OF_A_WHOLE_CATALOG, PREFIX, judge
 from lancekeep.testing.protocol import check_ids
@@ -58,13 +60,16 @@ def entries(root: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("only", ["", "s/create"])
 def test_our_server_conforms(uri: str, root: str, tmp_path: Path, only: str) -> None:
     done = run(uri, "--only", only, "--junit", str(tmp_path / "junit.xml"))
-    count = str(sum(only in name for name in (*(each.id for each in JUDGED), *check_ids())))
+    names = (*(each.id for each in JUDGED), *check_ids(), *(() if only else answer_ids()))
+    count = str(sum(only in name for name in names))
     assert done.exit_code == 0, done.output
     assert "The server conforms: no check failed." in done.stdout
     assert re.search(rf"^│ all +│ {count} +│ 0 +│ 0 +│$", done.stdout, re.MULTILINE)
     suite = ET.parse(tmp_path / "junit.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (count, "0", "0")
-    assert len(suite.findall("testcase")) == int(count)
+    areas = [case.get("classname") for case in suite.findall("testcase")]
+    assert len(areas) == int(count)
+    assert len(set(areas)) == len([*groupby(areas)])  # the checks of an operation follow each other
     assert entries(root) == {"ns": ["t"]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,8 +20,9 @@ import lancekeep
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.entrypoints.cli import lancekeep as program
 from lancekeep.entrypoints.rest.app import create_app
-from lancekeep.testing.behaviours import Door, Outcome, Verdict
-from lancekeep.testing.conformance import remove
+from lancekeep.testing.answers import NAME
+from lancekeep.testing.behaviours import Door, Outcome, Result, Verdict
+from lancekeep.testing.conformance import JUDGED, judge_server, remove
 from lancekeep.testing.document import Finding, operations
 from lancekeep.testing.exchanges import WELL_FORMED
 from lancekeep.testing.protocol import Protocol, check_ids
@@ -238,6 +240,66 @@ def test_command_reports_departures_and_further_fields(uri: str) -> None:
     assert "Not in the OpenAPI document: #/components/schemas/GetTableStatsResponse/properties/speed\n" in done.stdout
     assert "1 checks failed." in done.stdout
     assert lancekeep.connect(uri).list_namespaces() == []
+
+
+def in_behaviours(uri: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Verdict], list[str]]:
+    """Return the verdicts about the answers that the behaviours of tags get, by operation, and further fields."""
+    few = [each for each in JUDGED if each.id.startswith("tags/")]
+    monkeypatch.setattr("lancekeep.testing.conformance.JUDGED", few)
+    found = judge_server({"uri": uri, "retry_seconds": "0.5"}, only=f"/{NAME}")
+    assert {each.id.partition("/")[2] for each in found.verdicts} == {NAME}
+    assert found.left == []
+    return {each.area: each for each in found.verdicts}, [*found.beyond]
+
+
+def test_answers_to_behaviours_are_judged_by_operation(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Wrong.faults = {}
+    found, beyond = in_behaviours(uri, monkeypatch)
+    assert [*found] == [name for name in operations() if name in found]
+    outcomes = {name: each.result.outcome for name, each in found.items()}
+    assert {"CreateTableTag", "ListTableTags"} <= {name for name, each in outcomes.items() if each is Outcome.PASSED}
+    assert {*outcomes.values()} == {Outcome.PASSED, Outcome.NOT_OFFERED}
+    assert found["CreateTableIndex"].result.answer == "no behaviour got an answer"
+    assert {each.rpartition("/")[2] for each in beyond} == {"type", "title", "status"}  # of problem details
+
+
+def test_departures_in_behaviours_are_found(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [429, 503]
+
+    def pausing(answer: Answer) -> Answer:
+        return (busy.pop(), "application/json", b"{}") if busy else answer
+
+    Wrong.faults = {
+        "/tags/list": succeeding(body(tags={"first": {"version": "1"}}, more=1)),
+        "/tags/version": failing(lambda answer: (418, *answer[1:])),
+        "/tags/update": lambda _: (501, "application/json", b'{"code": 0}'),
+        "/create": pausing,
+    }
+    found, beyond = in_behaviours(uri, monkeypatch)
+    failed = {name: each for name, each in found.items() if each.result.outcome is Outcome.FAILED}
+    assert failed.keys() == {"ListTableTags", "GetTableTagVersion"}
+    listed = failed["ListTableTags"]
+    wrong = r"`tags.first.version`: [\w ]+ \(tags/[\w-]+\); `tags.first.manifestSize`: Field required \(tags/[\w-]+\)"
+    assert re.fullmatch(rf"2 of 3 answers: {wrong}", listed.result.answer)
+    assert listed.sentence == "#/components/schemas/TagContents/properties/version"
+    assert re.match(r"\d+ of \d+ answers: status 418 \(tags/", failed["GetTableTagVersion"].result.answer)
+    assert "~1tags~1version/post/responses has 200" in failed["GetTableTagVersion"].sentence
+    assert found["UpdateTableTag"].result == Result(Outcome.NOT_OFFERED, "status 501")
+    assert "#/components/schemas/ListTableTagsResponse/properties/more" in beyond
+    assert not busy  # the client asked again, and these answers depart from nothing
+
+
+def test_conflicts_of_the_page_on_errors_may_be_409() -> None:
+    """Of some operations the document has no such status, and the page lists conflicts."""
+
+    def found(operation: str, code: int) -> list[str]:
+        content = json.dumps({"code": code, "error": "taken"}).encode()
+        return [each.answer for each in operations()[operation].findings(409, "application/json", content)]
+
+    assert found("CreateTableIndex", 7) == found("CreateTableTag", 9) == []
+    assert found("CreateTableIndex", 5) == found("ListTables", 14) == ["status 409"]
+    [wrong] = operations()["CreateTableIndex"].findings(409, "application/json", b'{"code": 7, "error": 1}')
+    assert wrong.specified == "#/components/schemas/ErrorResponse/properties/error"
 
 
 def test_every_operation_has_requests_that_fit_the_document() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -41,10 +41,22 @@ class RestServer:
 
     A request that fails without a definite answer is repeated if it reads, if it never reached the server, or if the
     server honours idempotency keys. Each change then carries the same key in every attempt.
+
+    Args:
+        settings: How to reach the server.
+        retry: How to repeat requests.
+        observe: Called with each response to a request of an operation, before it is read. Copies in other processes do
+            not call it.
     """
 
-    def __init__(self, settings: RestSettings, retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        settings: RestSettings,
+        retry: Retry | None = None,
+        observe: Callable[[Route, Reply], None] = lambda route, reply: None,
+    ) -> None:
         self._connection = Connection(settings)
+        self._observe = observe
         self._settings = settings
         self._retry = retry or Retry(patience=settings.retry_seconds, first=0.05, cap=2.0)
         self._honours_keys: bool | None = None
@@ -135,6 +147,7 @@ class RestServer:
         most = MOST_ROWS if route.answer is Body.ARROW else MOST_JSON
         try:
             reply = self._connection.send(route.method, path, query, {**headers, **own_headers}, body, most=most)
+            self._observe(route, reply)
             if 200 <= reply.status < 300:
                 return _response(route, reply)
             error = error_of(reply.status, _json(reply), what)

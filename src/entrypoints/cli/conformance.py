@@ -51,10 +51,8 @@ def conformance(
     requested, well-formed and malformed, in namespaces lancekeep_conformance_*, which are removed afterwards; nothing
     else is changed. Credentials: LANCEKEEP_REST__API_KEY or LANCEKEEP_REST__TOKEN. Exit code 1: a check failed.
     """
-    from lancekeep.adapters.rest.settings import RestSettings
-    from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.testing.behaviours import Storage
-    from lancekeep.testing.conformance import judge
+    from lancekeep.testing.conformance import judge_server
 
     options = {f"storage.{name}": value for name, value in {**storage_option_file, **storage_option}.items()}
     config = ConnectionConfig.resolve({"root": url, **options})
@@ -62,11 +60,10 @@ def conformance(
         raise InvalidInput(f"{config.require_root()} is no server; give its URL, such as http://127.0.0.1:2333")
     properties = {**config.rest_options, "uri": config.require_root()}
     with progress("conformance") as report_progress:
-        found = judge(
-            lambda: RestNamespace(**properties),
+        found = judge_server(
+            properties,
             within=() if within is None else ObjectId.of(within).names,
             storage=Storage(config.storage_options, keeps_dropped),
-            server=RestSettings.of(properties),
             only=only,
             progress=report_progress,
         )
