@@ -20,6 +20,7 @@ import httpx
 import lance
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from cloudevents.core.formats.json import JSONFormat
 from faults import Faulty
 from redis_servers import poll
@@ -32,6 +33,8 @@ from lancekeep.application.events import log as event_log
 from lancekeep.application.events import recorder
 from lancekeep.domain.errors import InvalidInput, Refused, Unsupported
 from lancekeep.domain.events import EventBatch, visible
+from lancekeep.entrypoints.cli import lancekeep as program
+from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -272,8 +275,23 @@ def test_changes_that_are_not_kept_are_reported_and_no_commit_is_lost(plain: lan
 
 
 def test_homes_without_a_feed_and_damaged_logs_are_refused(tmp_path: Path) -> None:
-    with connect(tmp_path / "v1", mode="v1") as catalog, pytest.raises(Unsupported, match="no feed"):
-        catalog.events.record()
+    with connect(tmp_path / "v1", mode="v1") as catalog:
+        catalog.write("t", ROWS)
+        for act in (
+            catalog.events.record,
+            catalog.events.read,
+            catalog.events.latest,
+            lambda: next(catalog.events.watch()),
+        ):
+            with pytest.raises(Unsupported, match=r"V1 directory keeps no feed.* connect with mode='compatible'"):
+                act()
+        assert not (tmp_path / "v1/.lancekeep-events").exists()
+        with serving(CatalogNamespace(catalog)) as front:
+            answer = httpx.get(f"{front.uri}/v1/events")
+        assert (answer.status_code, answer.json()["code"]) == (501, 0), answer.text
+    serve = ["serve", str(tmp_path / "v1"), "--mode", "v1", "--events", "--port", "0"]
+    refused = CliRunner().invoke(program, serve, obj=lancekeep)
+    assert (refused.exit_code, "keeps no feed of its changes" in refused.output) == (1, True), refused.output
     with connect(tmp_path / "lake") as catalog:
         catalog.write("t", ROWS)
         catalog.events.record()

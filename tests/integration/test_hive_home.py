@@ -640,6 +640,16 @@ def test_dropped_table_comes_back_with_what_others_added(hive_url: str, tmp_path
         assert {str(each.id) for each in catalog.list_dropped(space)} == {f"{space}.t", f"{space}.u"}
 
 
+def test_events_of_a_metastore_are_refused(hive_url: str, tmp_path: Path, space: str) -> None:
+    """Its control table has the latest change alone."""
+    with connect(tmp_path / "lake", hive_url) as catalog:
+        catalog.create_namespace(space)
+        for act in (catalog.events.record, catalog.events.read, catalog.events.latest, catalog.changes.read):
+            with pytest.raises(Unsupported, match="Hive Metastore keeps no feed of its changes; a catalog"):
+                act()
+    assert not (tmp_path / "lake/.lancekeep-events").exists()
+
+
 THROUGH_SERVER = ("tables/create@child", "rename/name@child", "register/again@child", "races/declare@child")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from itertools import islice, pairwise
@@ -36,10 +36,14 @@ class EventLog:
         objects: The object store.
         prefix: The prefix of every key of the catalog.
         retry: Retries requests.
+        feed: Returns the feed from which the log is recorded, or raises `Unsupported`.
     """
 
-    def __init__(self, objects: ObjectStore, prefix: str, retry: Retry) -> None:
+    def __init__(
+        self, objects: ObjectStore, prefix: str, retry: Retry, feed: Callable[[], object] = lambda: None
+    ) -> None:
         self._objects = objects
+        self._feed = feed
         self._retry = retry
         self._batches = f"{prefix}{EVENTS_DIRECTORY}/log/"
         self._checkpoints = f"{prefix}{EVENTS_DIRECTORY}/checkpoints/"
@@ -48,7 +52,7 @@ class EventLog:
     @classmethod
     def of(cls, own: Directory) -> EventLog:
         """Return the log of a catalog."""
-        return cls(own.places.objects, own.places.prefix, own.commits.retry)
+        return cls(own.places.objects, own.places.prefix, own.commits.retry, own.ledger.feed)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -58,6 +62,7 @@ class EventLog:
         Raises:
             CursorExpired: The events are not kept any more, or the cursor is of another log.
             Refused: There is no log.
+            Unsupported: There is none, and the store of the entries keeps no changes.
         """
         position = after or self.oldest()
         events: list[Event] = []
@@ -82,6 +87,7 @@ class EventLog:
         """Return the position before the oldest event; raises as `read`."""
         first = self._first()
         if first is None:
+            self._feed()  # without a feed, nothing can begin a log
             raise Refused(
                 f"the catalog at {self._root} has no log of events. Start a server of the catalog with --events, or "
                 "call catalog.events.record() (`lancekeep events --record`)"
