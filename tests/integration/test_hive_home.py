@@ -7,7 +7,7 @@ import pickle
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -523,6 +523,30 @@ def test_page_whose_names_are_guessed_is_the_present_page(hive_url: str, tmp_pat
             other.drop_namespace(space)
             with pytest.raises(NamespaceNotFound):
                 page("b", 9)
+
+
+def test_page_that_a_slow_server_cannot_answer_at_once_is_read_in_parts(
+    store: HiveManifestStore, layout: Layout, space: str
+) -> None:
+    change(store, lambda view: add_table(view, table_of(space, "a")))
+    asked: list[int] = []
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store._metastore, name)
+
+        def together(self, *reads: Read) -> list[Any]:
+            asked.append(len(reads))
+            if len(reads) > 2:
+                raise StoreUnavailable("no answer within 8 s")
+            return store._metastore.together(*reads)
+
+    slow: Any = Slow()
+    other, question = HiveManifestStore(slow, layout), Listing(ObjectId((space,)), TABLE)
+    for attempt in range(4):
+        with pytest.raises(StoreUnavailable) if attempt == 1 else nullcontext():
+            assert other.view_for(question).children(ObjectId((space,)), TABLE)[0] == ["a"]
+    assert asked == [2, 3, 2, 2]
 
 
 def test_process_keeps_the_names_of_some_pages_only() -> None:

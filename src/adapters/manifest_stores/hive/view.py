@@ -22,7 +22,7 @@ from lancekeep.adapters.manifest_stores.hive.mapping import (
     record_prefix,
 )
 from lancekeep.domain.catalog import Listing, Lookup, ManifestStoreGuarantees, Question, ancestors, page
-from lancekeep.domain.errors import Damaged, LancekeepError
+from lancekeep.domain.errors import Damaged, LancekeepError, StoreUnavailable
 from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
 from lancekeep.hive.errors import ObjectMissing
@@ -45,6 +45,7 @@ class Pages:
 
     def __init__(self) -> None:
         self._names: dict[Question, list[str]] = {}
+        self._slow: set[Question] = set()
 
     def of(self, question: Question) -> list[str]:
         """Return the names that the page of a question had."""
@@ -54,7 +55,14 @@ class Pages:
         """Keep the names of the page of a question."""
         if len(self._names) >= PAGES:
             self._names.clear()
-        self._names[question] = list(names)
+            self._slow.clear()
+        if question not in self._slow:
+            self._names[question] = list(names)
+
+    def give_up(self, question: Question) -> None:
+        """Guess no more names for a question: all answers together take longer than a call may."""
+        if self._names.pop(question, None) is not None:
+            self._slow.add(question)
 
 
 class HiveView:
@@ -102,7 +110,11 @@ class HiveView:
         )
         if names and page is not None:
             reads.append(Read.tables(page.database, names, page.catalog))
-        control, *answers = metastore.together(*reads)
+        try:
+            control, *answers = metastore.together(*reads)
+        except StoreUnavailable:
+            pages.give_up(question)
+            raise
         if isinstance(control, LancekeepError):
             raise control
         view = HiveView(metastore, layout, control)
