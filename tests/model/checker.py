@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import attrs
@@ -44,6 +44,9 @@ ENDED = 0
 
 PATIENCE = 100
 """Steps after which a lone writer counts as running in circles."""
+
+WATCHED = 1000
+"""States between two calls of ``watch``."""
 
 _SHOWN = 12
 
@@ -188,8 +191,15 @@ class Checker:
         ]
         self._kind_of = {at: kind for kind in self._kinds for at in range(*kind)}
 
-    def run(self, at_most: int = 100_000_000) -> Report:
-        """Visit every state; stop at the first violation. Raises AssertionError above ``at_most`` states."""
+    def run(
+        self, at_most: int = 100_000_000, *, watch: Callable[[int, int], object] = lambda depth, states: None
+    ) -> Report:
+        """Visit every state, and stop at the first violation.
+
+        Args:
+            at_most: The number of states above which the exploration ends with AssertionError.
+            watch: Gets the depth and the number of states from time to time. It may end the exploration by an error.
+        """
         world = attrs.evolve(
             begun(self._setting.versions),
             faults=self._setting.faults,
@@ -201,10 +211,13 @@ class Checker:
         nodes = [self._begin(each)[0] for each in self._setting.programmes]
         start = self._canonical([self._number(world), *nodes])
         parents: dict[State, State | None] = {start: None}
-        level = [start]
+        level, depth = [start], 0
         while level:
             following: list[State] = []
-            for state in level:
+            depth += 1
+            for number, state in enumerate(level):
+                if number % WATCHED == 0:
+                    watch(depth, len(parents))
                 for at, step in self._successors(state):
                     if step.violation is not None:
                         return self._report(parents, state, at, step)

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from model.checker import CREATES, Checker, Setting
+from model.watch import explored_whole
 
 from lancekeep.application.commits.direct_commits import DirectCommits
 from lancekeep.application.commits.holding import Holding
@@ -45,9 +46,7 @@ CHOSEN = {**SETTINGS, **(LARGE if os.environ.get("LANCEKEEP_MODEL") == "large" e
 def test_no_direct_commit_is_reflected_and_no_commit_is_lost(
     setting: Setting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = Checker(setting).run()
-    with capsys.disabled():
-        print(f"\n{report}")
+    report = explored_whole(setting, capsys)
     assert report.violation is None, str(report)
     assert report.states >= CHOSEN[setting]
 

@@ -1,16 +1,18 @@
 """Every interleaving of the commit protocol, with crashes, faults and losses, in the settings below.
 
-``LANCEKEEP_MODEL=large`` visits the large settings too, which take minutes each.
+``LANCEKEEP_MODEL=large`` visits the large settings too, each for at most ``LANCEKEEP_MODEL_MINUTES``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 
 import attrs
 import pytest
 from model.checker import CREATES, NEITHER, Checker, Report, Setting
+from model.watch import Unfinished, Watch, explored_whole
 
 from lancekeep.application.commits import protocol_runner
 from lancekeep.domain.commit import Event, Progress, advance
@@ -129,6 +131,21 @@ def test_clean_up_while_the_commit_store_forgets_is_known_to_be_unsafe() -> None
     assert report.violation == "a lone writer cannot bring the table forward"
 
 
+def test_exploration_tells_its_progress_and_ends_in_time() -> None:
+    said: list[str] = []
+    seconds = iter(range(0, 10_000, 4))
+    setting = Setting((1, 1), losses=2)
+    watch = Watch(setting, minutes=1, say=said.append, clock=lambda: next(seconds))
+    with pytest.raises(Unfinished, match=r"not finished after 1 minutes: [\d,]+ states within \d+ steps, 64 s"):
+        Checker(setting).run(watch=watch)
+    assert len(said) == 5
+    assert str(setting) in said[0]
+    assert "states per second" in said[0]
+    steps = [int(re.findall(r"within (\d+) steps", each)[0]) for each in said]
+    assert steps == sorted(steps)
+    assert Checker(setting).run(watch=Watch(setting)) == Checker(setting).run()
+
+
 def _named(transitions: set[Transition]) -> list[str]:
     return sorted(f"{state.name} {reply.name}" for state, reply in transitions)
 
@@ -140,8 +157,6 @@ if os.environ.get("LANCEKEEP_MODEL") == "large":
     def test_every_invariant_holds_in_every_state_of_a_large_setting(
         setting: Setting, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        report = Checker(setting).run()
-        with capsys.disabled():
-            print(f"\n{report}")
+        report = explored_whole(setting, capsys)
         assert report.violation is None, str(report)
         assert report.states >= LARGE[setting]
