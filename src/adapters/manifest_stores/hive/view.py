@@ -60,7 +60,10 @@ class Pages:
             self._names[question] = list(names)
 
     def give_up(self, question: Question) -> None:
-        """Guess no more names for a question: all answers together take longer than a call may."""
+        """Guess no more names for a question.
+
+        All answers together take longer than a call may.
+        """
         if self._names.pop(question, None) is not None:
             self._slow.add(question)
 
