@@ -53,7 +53,7 @@ class Pages:
 
     def note(self, question: Question, names: Sequence[str]) -> None:
         """Keep the names of the page of a question."""
-        if len(self._names) >= PAGES:
+        if len(self._names) + len(self._slow) >= PAGES:
             self._names.clear()
             self._slow.clear()
         if question not in self._slow:
