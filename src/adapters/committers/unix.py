@@ -29,23 +29,13 @@ from weakref import WeakSet
 
 import attrs
 
+from lancekeep.adapters.committers.asked import Asked
 from lancekeep.adapters.committers.askers import PART, AskerConnection, Taken
-from lancekeep.adapters.committers.frames import (
-    Incoming,
-    append_frame,
-    append_of,
-    counts_of,
-    frame,
-    numbers_of,
-    reply_of,
-    token_of,
-    unknown_reply,
-)
-from lancekeep.domain.commit_token import CommitToken
-from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+from lancekeep.adapters.committers.frames import Incoming, append_frame, append_of, frame
+from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
-from lancekeep.ports.committers import Declined, Received, Reply, SentUpsert
+from lancekeep.ports.committers import Received, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeCounts
 
@@ -337,14 +327,10 @@ class _Committer:
         self._connection.settimeout(SILENCE)
         self._outgoing = connection.dup()
         self._outgoing.settimeout(SILENCE * PATIENCE)
-        self._counted = counted
-        self._answered = answered
-        self._declined = declined
         self._ended = ended
         self._incoming = Incoming(0)
-        self._lock = Lock()
         self._sending = Lock()
-        self._waiting: dict[int, CommitToken | None] = {}
+        self._asked = Asked(counted, answered, lambda: declined(self))
         self.is_used = True
         self._is_given_up = False
 
@@ -354,10 +340,8 @@ class _Committer:
 
     def send(self, number: int, content: bytes) -> bool:
         """Send an append; return False if the connection has ended."""
-        with self._lock:
-            if not self.is_used:
-                return False
-            self._waiting[number] = None
+        if not self._asked.add(number):
+            return False
         self._send(content)
         return True
 
@@ -368,8 +352,7 @@ class _Committer:
 
     def give_up(self, number: int) -> None:
         """End the connection, and avoid the process, if it has not answered what was sent by a number."""
-        with self._lock:
-            self._is_given_up = self._is_given_up or number in self._waiting
+        self._is_given_up = self._is_given_up or number in self._asked
         if self._is_given_up:
             self.end()
 
@@ -387,55 +370,36 @@ class _Committer:
                 self.end()
 
     def _read(self) -> None:
-        asked, fault = 0, ""
+        unanswered, fault = 0, ""
         try:
-            while asked < PATIENCE:
+            while unanswered < PATIENCE:
                 try:
                     part = self._connection.recv(PART)
                 except TimeoutError:
-                    if not self._waiting:
+                    if not self._asked:
                         continue
-                    asked += 1
+                    unanswered += 1
                     self._send(frame({"ping": True}))
                     continue
                 if not part:
                     break
-                asked = 0
+                unanswered = 0
                 self._incoming.add(part)
                 self._take_all()
         except OSError:
             pass
         except Exception as error:  # whatever it is, the appends get their answers
             fault = str(error) or repr(error)
-        self._fence(fault, is_silent=asked == PATIENCE or self._is_given_up)
+        self._fence(fault, is_silent=unanswered == PATIENCE or self._is_given_up)
 
     def _take_all(self) -> None:
         while (found := self._incoming.next()) is not None:
-            message, _ = found
-            if "pong" in message:
-                continue
-            numbers, token = numbers_of(message), token_of(message)
-            if token is not None:
-                if counts := counts_of(message, numbers):
-                    self._counted(numbers, counts)
-                with self._lock:
-                    self._waiting.update({number: token for number in numbers if number in self._waiting})
-                continue
-            with self._lock:
-                tokens = {number: self._waiting[number] for number in numbers if number in self._waiting}
-            replies = {token: reply_of(message, token) for token in tokens.values()}
-            if Declined.NOT_TAKEN in replies.values():
-                self._declined(self)
-            with self._lock:
-                for number in tokens:
-                    del self._waiting[number]
-            for token, reply in replies.items():
-                self._answered([number for number in tokens if tokens[number] is token], reply)
+            self._asked.take(found[0])
 
     def _fence(self, fault: str, *, is_silent: bool) -> None:
         """End the connection so that no append of it can be committed without a token that was read here."""
-        with self._lock:
-            self.is_used = False
+        self.is_used = False
+        self._asked.stop()
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RD)
         with suppress(OSError):  # of the other end; everything that it had sent was read
@@ -450,12 +414,4 @@ class _Committer:
             self._connection.close()
             self._outgoing.close()
         self._ended(self, is_silent)
-        with self._lock:
-            waiting, self._waiting = self._waiting, {}
-        for number, token in waiting.items():
-            reply: Reply = Declined.NOT_TAKEN
-            if token is not None:
-                reply = unknown_reply("the process that commits it ended, or stopped", token)
-            elif fault:
-                reply = StoreUnavailable(f"whether the rows were committed is not known: their committer sent {fault}")
-            self._answered([number], reply)
+        self._asked.end(fault)
