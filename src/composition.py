@@ -6,12 +6,15 @@ import getpass
 import os
 import random
 import socket
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import attrs
 
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.lance.hashing import file_digest
@@ -174,16 +177,42 @@ def connect(
     return open_catalog(config)
 
 
-def open_catalog(config: ConnectionConfig, committers: Path | None = None) -> Catalog:
+@attrs.frozen
+class Sharing:
+    """How processes agree which one commits the appends of a table.
+
+    Attributes:
+        directory: Where the processes of this host do; see `UnixCommitters`. None if this process is the only one.
+        cluster: How processes of several hosts do; None if this host is the only one.
+    """
+
+    directory: Path | None = None
+    cluster: Cluster | None = None
+
+
+@attrs.frozen
+class Cluster:
+    """How the processes of several hosts reach each other; as the arguments of `TlsLinks`."""
+
+    host: str
+    ports: range
+    certificate: str
+    private_key: str
+    authority: str
+
+
+def open_catalog(config: ConnectionConfig, sharing: Sharing | None = None) -> Catalog:
     """Open the catalog of a resolved configuration; see `connect`.
 
     Args:
         config: The configuration.
-        committers: The directory in which processes of this host agree which one commits the appends of a table; see
-            `UnixCommitters`. Ignored for the catalog of a server.
+        sharing: How processes agree which one commits the appends of a table; ignored for the catalog of a server.
+
+    Raises:
+        InvalidInput: A setting is not valid, or the cluster needs what the storage lacks.
     """
     try:
-        return _open_server(config) if config.impl == "rest" else _open(config, committers)
+        return _open_server(config) if config.impl == "rest" else _open(config, sharing)
     except LancekeepError as error:
         config.explain(error)
         raise
@@ -215,13 +244,13 @@ def _open_server(config: ConnectionConfig) -> Catalog:
     return served_catalog(server, engine, namespace, own)
 
 
-def _open(config: ConnectionConfig, committers: Path | None = None) -> Catalog:
+def _open(config: ConnectionConfig, sharing: Sharing | None = None) -> Catalog:
     objects, root_key = objects_of(config)
     elsewhere = None
     if config.manifest_store is not None:
         elsewhere = open_manifest_store(config.manifest_store, config.manifest_store_options, objects, root_key)
     try:
-        catalog = assembled(config, objects, root_key, elsewhere, committers)
+        catalog = assembled(config, objects, root_key, elsewhere, sharing)
         ledger = directory_of(catalog).ledger
         properties = ledger.view().properties
     except LancekeepError as error:
@@ -252,7 +281,7 @@ def assembled(
     objects: ObjectStore,
     root_key: str,
     elsewhere: ClaimedManifestStore | ManifestStoreElsewhere | None,
-    committers: Path | None = None,
+    sharing: Sharing | None = None,
 ) -> Catalog:
     """Return the catalog of a configuration, whatever its home and commit store.
 
@@ -261,7 +290,7 @@ def assembled(
         objects: The object store of the root.
         root_key: The key of the root.
         elsewhere: The store of the entries; None if they are in the directory.
-        committers: As of `open_catalog`.
+        sharing: As of `open_catalog`.
     """
     root, commit_store, unsafe = config.require_root(), config.commit_store, config.unsafe
     options, commit_store_options = config.storage_options, config.commit_store_options
@@ -342,17 +371,36 @@ def assembled(
         properties_at=properties_at,
         write_snapshot=None if elsewhere is None else ManifestSnapshot(elsewhere.url, objects, root_key).write,
         maintained=config.maintenance == AUTO,
-        committers=None if committers is None else _committers_in(committers),
+        committers=None if sharing is None else _committers(sharing, places, lambda: _identity(catalog)),
     )
     rows.latest(places.probe_uri)  # fail now, not at the first commit
     manifest.view()
     return catalog
 
 
-def _committers_in(directory: Path) -> Committers:
-    from lancekeep.adapters.committers.unix import UnixCommitters  # only workers of a server need it
+def _committers(sharing: Sharing, places: Places, identity: Callable[[], str]) -> Committers | None:
+    local: Committers | None = None
+    if sharing.directory is not None:
+        from lancekeep.adapters.committers.unix import UnixCommitters  # only servers need it
 
-    return UnixCommitters(directory)
+        local = UnixCommitters(sharing.directory)
+    if sharing.cluster is None:
+        return local
+    if not places.objects.guarantees.atomic_create:
+        raise InvalidInput(
+            f"{places.root_uri}: servers of a cluster agree by leases, which need storage with a create-only write; "
+            "leave the settings server.cluster_* out"
+        )
+    from lancekeep.adapters.committers.tls import TlsLinks
+    from lancekeep.application.upkeep.shared_committers import SharedCommitters
+
+    links = TlsLinks(**attrs.asdict(sharing.cluster))
+    return SharedCommitters(local, links, places.objects, places.prefix, identity, time.monotonic)
+
+
+def _identity(catalog: Catalog) -> str:
+    found = directory_of(catalog).ledger.identity()
+    return "" if found is None else found.id
 
 
 def manifest_table(objects: ObjectStore, root_key: str) -> LanceManifestStore:

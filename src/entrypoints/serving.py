@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from lancekeep.application.catalog import directory_of
-from lancekeep.composition import open_catalog
+from lancekeep.composition import Sharing, open_catalog
 from lancekeep.entrypoints.deliveries import delivering
 from lancekeep.entrypoints.events import recording
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
@@ -46,7 +46,8 @@ def application(
     config, settings = task.config, task.settings
     plan = None if task.maintenance is None else read_plan(task.maintenance)
     with ExitStack() as stack:
-        namespace, root = stack.enter_context(namespace_of(config, native=task.native, committers=task.committers))
+        sharing = Sharing(task.committers, settings.cluster)
+        namespace, root = stack.enter_context(namespace_of(config, native=task.native, sharing=sharing))
         own = namespace.catalog if isinstance(namespace, CatalogNamespace) else None
         directory = None if own is None else directory_of(own, "serve")
         base_paths = None if directory is None else directory.versions.base_paths

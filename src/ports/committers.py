@@ -1,4 +1,4 @@
-"""The port between processes of one host that write to the same tables.
+"""The ports between processes that write to the same tables.
 
 One of these processes commits the appends and upserts of a table, and the others send theirs to it. Two committers of a
 table are safe, because the commit protocol decides; they are slower. So an implementation may declare any process the
@@ -95,7 +95,7 @@ class Received:
 
 
 class Committers(Protocol):
-    """The committers of the tables of one catalog in the processes of one host.
+    """The committers of the tables of one catalog.
 
     Threads may share an instance.
     """
@@ -135,6 +135,9 @@ class Committers(Protocol):
             the other process has announced; without a token, the reply is `Declined.NOT_TAKEN`.
         """
 
+    def lost(self, table: ObjectId) -> None:
+        """Note that this process has lost a version of a table to another writer. Does not wait."""
+
     def give_up(self, number: int) -> None:
         """Wait no longer for what was sent, as if the other process had ended.
 
@@ -152,6 +155,84 @@ class Committers(Protocol):
         Returns:
             Whether all were answered.
         """
+
+    def close(self) -> None:
+        """Release everything. Idempotent. What waits is answered."""
+
+
+class LinkedTables(Protocol):
+    """What links need to know from the process that uses them. Any thread may call it."""
+
+    def takes(self, table: ObjectId) -> bool:
+        """Return whether this process commits the appends of a table for other processes."""
+
+    def receive(self, received: Received) -> None:
+        """Take an append or upsert of another process; as ``receive`` of `Committers.begin`."""
+
+    def counted(self, numbers: Sequence[int], counts: Sequence[MergeCounts]) -> None:
+        """Take the counts of an announced attempt; as ``counted`` of `Committers.begin`."""
+
+    def answered(self, numbers: Sequence[int], reply: Reply) -> None:
+        """Take what became of what was sent; as ``answered`` of `Committers.begin`."""
+
+    def unlinked(self, address: str) -> None:
+        """Note that a process does not take what is sent to it, or that its link has ended."""
+
+    def prove(self, challenge: str) -> None:
+        """Leave a challenge of another process in the storage of the catalog.
+
+        Raises:
+            StoreUnavailable: The storage did not answer.
+        """
+
+    def is_proven(self, challenge: str) -> bool:
+        """Return whether a challenge of this process is in the storage of the catalog, and remove it.
+
+        Raises:
+            StoreUnavailable: The storage did not answer.
+        """
+
+
+class Links(Protocol):
+    """The connections to processes that serve the same catalog on other hosts.
+
+    A process commits nothing for an asker before the asker has acknowledged the token of the attempt. An asker that has
+    given up acknowledges nothing. So what it has sent without a token is not committed, and will not be.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where others reach this process. No other process, also none before it, has the same address."""
+
+    def begin(self, tables: LinkedTables) -> None:
+        """Begin to take part. Called once, before the methods below."""
+
+    def link(self, address: str) -> bool:
+        """Return whether there is a link to a process, after making one; does not wait for more than a few seconds.
+
+        Both processes prove that they use the same storage.
+        """
+
+    def send(
+        self,
+        address: str,
+        table: ObjectId,
+        number: int,
+        rows: Rows,
+        key: SharedKey | None,
+        upsert: SentUpsert | None = None,
+    ) -> bool:
+        """Send an append or upsert over a link; as `Committers.send`.
+
+        Returns:
+            False if there is no link, or it is too large to be sent.
+        """
+
+    def give_up(self, number: int) -> None:
+        """Wait no longer for what was sent; as `Committers.give_up`."""
+
+    def leave(self, seconds: float) -> bool:
+        """Take nothing more of other processes, and answer what was taken; as `Committers.leave`."""
 
     def close(self) -> None:
         """Release everything. Idempotent. What waits is answered."""

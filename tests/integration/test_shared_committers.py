@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +19,17 @@ import lance
 import pyarrow as pa
 import pytest
 from appending import held_back
+from cluster_keys import cluster_in
 
 import lancekeep
-from lancekeep.adapters.committers import unix
+from lancekeep.adapters.committers import tls, unix
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows import forwarding, waiting_upserts
 from lancekeep.application.rows.idempotency import Answer, Attempt
-from lancekeep.composition import open_catalog
+from lancekeep.application.upkeep import shared_committers
+from lancekeep.application.upkeep.shared_committers import SharedCommitters
+from lancekeep.composition import Sharing, open_catalog
 from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitUnknown
@@ -50,7 +54,11 @@ class Host:
     def __init__(self, root: Path, store: str) -> None:
         self._committers = root / "committers"
         self._committers.mkdir(mode=0o700)
+        self._sharing = Sharing(self._committers)
         self._root, self._store = str(root / "lake"), store or None
+        self._open()
+
+    def _open(self) -> None:
         self.opened: list[lancekeep.Catalog] = []
         self.first, self.other = self.process(), self.process()
         self.first.write("t", table(0))
@@ -58,7 +66,7 @@ class Host:
 
     def process(self) -> lancekeep.Catalog:
         catalog = open_catalog(
-            ConnectionConfig.resolve(given(root=self._root, commit_store=self._store)), self._committers
+            ConnectionConfig.resolve(given(root=self._root, commit_store=self._store)), self._sharing
         )
         self.opened.append(catalog)
         return catalog
@@ -76,11 +84,41 @@ class Host:
         return version
 
 
-@pytest.fixture(params=["storage", "sqlite"])
+class Hosts(Host):
+    """Processes on hosts of their own. The first one has the leases of all tables of these tests."""
+
+    def __init__(self, root: Path) -> None:
+        self._sharing = Sharing(cluster=cluster_in(root))
+        self._root, self._store = str(root / "lake"), None
+        self._open()
+
+    def process(self) -> lancekeep.Catalog:
+        catalog = super().process()
+        if len(self.opened) == 1:
+            catalog.write("any", table(0))
+        catalog.write("any", table(0), "append")  # it takes part from now on
+        committers: Any = directory_of(catalog)._committers
+        for name in ("t", "p", "r", "two", "absent"):
+            for _ in range(shared_committers.LOSSES):
+                committers.lost(ObjectId((name,)))
+        ends = time.monotonic() + 60
+        while not all(each.is_held or each.holder for each in committers._tables.values()):
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        return catalog
+
+
+@pytest.fixture(params=["storage", "sqlite", "hosts"])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    for name in ("UNUSED", "SILENCE"):  # times do not count here
-        monkeypatch.setattr(unix, name, 300.0)
-    host = Host(tmp_path, f"sqlite://{tmp_path}/commits.db" if request.param == "sqlite" else "")
+    for module, names in ((unix, ("UNUSED", "SILENCE")), (tls, ("SILENCE",)), (shared_committers, ("UNUSED", "TERM"))):
+        for name in names:  # times do not count here
+            monkeypatch.setattr(module, name, 300.0)
+    monkeypatch.setattr(shared_committers, "LOOK_EVERY", 0.01)
+    host = (
+        Hosts(tmp_path)
+        if request.param == "hosts"
+        else Host(tmp_path, f"sqlite://{tmp_path}/commits.db" if request.param == "sqlite" else "")
+    )
     yield host
     for catalog in host.opened:
         catalog.close()
@@ -136,6 +174,12 @@ class Stopped:
 def give_up(catalog: lancekeep.Catalog) -> None:
     """Fence the committers of a process, as it does if they are silent."""
     committers: Any = directory_of(catalog)._committers
+    if isinstance(committers, SharedCommitters):
+        links: Any = committers._links
+        links._avoided = dict.fromkeys(links._links, float("inf"))
+        for each in list(links._links.values()):
+            links._loop.call_soon_threadsafe(each.end)
+        return
     committers._avoided = dict.fromkeys(committers._committers, float("inf"))
     for each in list(committers._committers.values()):
         each.end()

@@ -31,7 +31,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows import waiting_upserts
 from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine
-from lancekeep.composition import open_catalog
+from lancekeep.composition import Sharing, open_catalog
 from lancekeep.config import ConnectionConfig, given
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import EngineFailed, InvalidInput, StoreUnavailable
@@ -51,7 +51,7 @@ def connect(directory: Path, store: str = "sqlite") -> lancekeep.Catalog:
         return lancekeep.connect(root, commit_store=url, storage_options=options)
     (directory / "committers").mkdir(mode=0o700, exist_ok=True)
     config = ConnectionConfig.resolve(given(root=root, commit_store=url, storage_options=options))
-    return open_catalog(config, directory / "committers")
+    return open_catalog(config, Sharing(directory / "committers"))
 
 
 def people(*ids: int, by: int = 0) -> pa.Table:

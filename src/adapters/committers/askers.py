@@ -17,7 +17,7 @@ from lancekeep.adapters.committers.frames import (
     token_frame,
 )
 from lancekeep.domain.commit_token import CommitToken
-from lancekeep.ports.committers import Declined, Reply
+from lancekeep.ports.committers import Asker, Declined, Reply
 from lancekeep.ports.rows import MergeCounts
 
 MOST_HELD: Final = 64 << 20
@@ -34,7 +34,7 @@ class Taken:
         self._sizes: dict[tuple[int, int], int] = {}
         self._size = 0
 
-    def add(self, asker: AskerConnection, number: int, size: int) -> bool:
+    def add(self, asker: Asker, number: int, size: int) -> bool:
         """Add an append.
 
         Returns False if too many bytes are held, or the number is in use.
@@ -46,7 +46,7 @@ class Taken:
             self._size += size
             return True
 
-    def remove(self, asker: AskerConnection, numbers: Sequence[int]) -> None:
+    def remove(self, asker: Asker, numbers: Sequence[int]) -> None:
         """Remove answered appends."""
         with self._changed:
             self._size -= sum(self._sizes.pop((id(asker), number), 0) for number in numbers)

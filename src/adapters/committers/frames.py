@@ -180,10 +180,14 @@ def _check_sizes(content: bytes) -> None:
 # -- replies ----------------------------------------------------------------------------------------------------------
 
 
-def token_frame(numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bytes:
-    """Return the frame that announces a commit."""
-    text = {"numbers": numbers, "token": str(token)}
-    return frame({**text, "counts": [attrs.astuple(each) for each in counts]} if counts else text)
+def token_frame(
+    numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = (), acknowledge: int | None = None
+) -> bytes:
+    """Return the frame that announces a commit, which is acknowledged by a number if there is one."""
+    text: dict[str, Any] = {"numbers": numbers, "token": str(token)}
+    if counts:
+        text["counts"] = [attrs.astuple(each) for each in counts]
+    return frame(text if acknowledge is None else {**text, "acknowledge": acknowledge})
 
 
 def reply_frame(numbers: Sequence[int], reply: Reply) -> bytes:
@@ -283,3 +287,12 @@ def unknown_reply(reason: str, announced: CommitToken | None) -> Reply:
         f"{reason}. Settle it with catalog.resolve(error.token)",
         announced,
     )
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+def acknowledgement(message: Mapping[str, Any]) -> int | None:
+    """Return the number by which a token or its acknowledgement is known; None without one."""
+    number = message.get("acknowledge")
+    return number if type(number) is int else None

@@ -119,6 +119,9 @@ class UnixCommitters:
         content = append_frame(table, number, rows, key, upsert)
         return content is not None and committer.send(number, content)
 
+    def lost(self, table: ObjectId) -> None:
+        """Do nothing: the processes of this host have one committer of each table."""
+
     def give_up(self, number: int) -> None:
         with self._lock:
             committers = list(self._committers.values())

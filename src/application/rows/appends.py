@@ -93,7 +93,7 @@ class Appends(Committer[Line, Append]):
         lines: The appends that wait.
         waiting: The writers of other processes that have lost a commit.
         keys: The keys of earlier appends.
-        forwarding: Sends appends to other processes of this host; None if this process commits its own.
+        forwarding: Sends appends to other processes; None if this process commits its own.
         clock: Returns monotonic seconds.
         now: Returns the time in nanoseconds since 1970, for manifests.
     """
@@ -325,6 +325,8 @@ class Appends(Committer[Line, Append]):
                     if hashed:
                         _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met
+                if self._forwarding is not None:
+                    self._forwarding.note_lost(line.table)
                 if (attempt + 1) % PATIENCE == 0:
                     self._waiting.add(line.table, for_one_turn=True)
                 base = self._after(base, found, attempt)

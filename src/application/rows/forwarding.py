@@ -35,7 +35,7 @@ class Forwarding:
     What was taken is never sent on.
 
     Args:
-        committers: The committers of this host.
+        committers: The committers.
         take: Lets what was received wait for the committer of this process.
         resolve: Settles a commit of unknown outcome.
         clock: Returns monotonic seconds.
@@ -92,6 +92,10 @@ class Forwarding:
             if not (write.is_dropped or self._is_lost(write)):
                 return write
         return None
+
+    def note_lost(self, table: ObjectId) -> None:
+        """Note that the committer of a table in this process has lost a version to another writer."""
+        self._committers.lost(table)
 
     def are_recent(self, table: ObjectId) -> bool:
         """Return whether this process has sent an append to the table a moment ago."""

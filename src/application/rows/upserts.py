@@ -237,6 +237,8 @@ class Upserts(Committer[UpsertLine, Upsert]):
 
         def commit(source: Source) -> Changed:
             now = self._clock()
+            if attempt.has_begun and self._forwarding is not None:
+                self._forwarding.note_lost(line.table)
             line.begin(now)
             for upsert in group:
                 upsert.begin(now)

@@ -64,6 +64,11 @@ class Lease:
             self._objects.prune(self._directory)
         self.token = None
 
+    def holder(self) -> str | None:
+        """Return the name of the worker that has the lease, or had it last; None if it is free."""
+        newest = self._newest()
+        return self._objects.get(self._key(newest)).decode("utf-8", "replace") if newest else None
+
     def present(self) -> datetime | None:
         """Return when this worker took or renewed the lease, by the storage.
 

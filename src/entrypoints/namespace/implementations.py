@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import lance_namespace as api
 
 from lancekeep.adapters.rest.settings import RestSettings
-from lancekeep.composition import open_catalog
+from lancekeep.composition import Sharing, open_catalog
 from lancekeep.config import ConnectionConfig, public_url
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
@@ -18,14 +17,14 @@ from lancekeep.entrypoints.namespace.rest import RestNamespace
 
 @contextmanager
 def namespace_of(
-    config: ConnectionConfig, *, native: bool = False, committers: Path | None = None
+    config: ConnectionConfig, *, native: bool = False, sharing: Sharing | None = None
 ) -> Iterator[tuple[api.LanceNamespace, str]]:
     """Open the namespace of a configuration.
 
     Args:
         config: The configuration.
         native: Open the root with the directory namespace of pylance.
-        committers: As of `open_catalog`.
+        sharing: As of `open_catalog`.
 
     Yields:
         The namespace, and its root for messages.
@@ -52,6 +51,6 @@ def namespace_of(
             namespace.server.honours_keys()  # fail now, not at the first request
             yield namespace, namespace.server.uri
     else:
-        with open_catalog(config, committers) as catalog:
+        with open_catalog(config, sharing) as catalog:
             vend, master = config.vend_input_storage_options, config.spark_master
             yield CatalogNamespace(catalog, vend_storage_options=vend, spark_master=master), catalog.root_uri

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import attrs
 
+from lancekeep.composition import Cluster
 from lancekeep.config_server import server_settings
 from lancekeep.domain.errors import InvalidInput
 
@@ -50,9 +51,15 @@ OF_PROCESS = frozenset(
         "tokens",
         "certificate",
         "private_key",
+        "cluster_host",
+        "cluster_ports",
+        "cluster_certificate",
+        "cluster_private_key",
+        "cluster_authority",
     )
 )
 """The settings that all catalogs of a server share."""
+_CLUSTER = ("cluster_host", "cluster_ports", "cluster_certificate", "cluster_private_key", "cluster_authority")
 LOG_FORMATS = ("auto", "console", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -82,6 +89,13 @@ class ServerSettings:
             ``role_arn``.
         certificate: The file of the TLS certificate and its chain.
         private_key: The file of its private key.
+        cluster_host: The name or address at which servers on other hosts reach this one; without one, the server has
+            no links to others.
+        cluster_ports: The ports for these servers, such as ``7400-7431``; any free one without a value. Each worker
+            takes one for each catalog.
+        cluster_certificate: The file of this server's certificate for the others.
+        cluster_private_key: The file of its private key.
+        cluster_authority: The file of the certificate of the authority, which signs for these servers alone.
         requests: The number of requests in progress above which further ones are refused.
         rate: The requests per second that each principal may send; 0 for any number.
         burst: The requests that a principal may send at once, if there is a rate.
@@ -115,6 +129,11 @@ class ServerSettings:
     vending: Mapping[str, Any] = attrs.field(factory=dict)
     certificate: str = ""
     private_key: str = ""
+    cluster_host: str = ""
+    cluster_ports: str = ""
+    cluster_certificate: str = ""
+    cluster_private_key: str = ""
+    cluster_authority: str = ""
     requests: int = 1024
     rate: int = 0
     burst: int = 100
@@ -158,6 +177,30 @@ class ServerSettings:
         """The scheme of the server's URL."""
         return "https" if self.certificate else "http"
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """How servers on other hosts reach this one; None if none does.
+
+        Raises:
+            InvalidInput: A setting is missing, or the ports cannot be understood.
+        """
+        values = {name: getattr(self, name) for name in _CLUSTER}
+        missing = [f"server.{name}" for name in _CLUSTER if name != "cluster_ports" and not values[name]]
+        if not any(values.values()):
+            return None
+        if missing:
+            raise InvalidInput(f"servers on several hosts reach each other only with {', '.join(missing)}, too")
+        first, _, last = self.cluster_ports.partition("-")
+        ports = [part for part in (first, last or first) if part]
+        if not all(part.isdecimal() and 0 < int(part) <= 65535 for part in ports):
+            raise InvalidInput(f"server.cluster_ports is {self.cluster_ports!r}; give ports such as '7400-7431'")
+        found = range(int(ports[0]), int(ports[1]) + 1) if ports else range(0)
+        if ports and not found:
+            raise InvalidInput(f"server.cluster_ports is {self.cluster_ports!r}; give the lower port first")
+        return Cluster(
+            self.cluster_host, found, self.cluster_certificate, self.cluster_private_key, self.cluster_authority
+        )
+
     def share(self) -> Self:
         """Return the settings of one worker, with its part of the limits.
 
@@ -183,6 +226,7 @@ class ServerSettings:
         for name, choices in (("log_format", LOG_FORMATS), ("log_level", LOG_LEVELS)):
             if getattr(self, name) not in choices:
                 raise InvalidInput(f"server.{name} is {getattr(self, name)!r}; choose {', '.join(choices)}")
+        _ = self.cluster
 
 
 def require_callers(settings: ServerSettings) -> None:

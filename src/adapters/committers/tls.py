@@ -1,0 +1,509 @@
+"""Links between processes on several hosts, over TLS.
+
+Each process has a certificate of one authority, which exists for these processes alone: that is their key to each
+other. A process that connects names the process that it expects, and leaves a challenge of it in the storage of the
+catalog. So two catalogs whose leases were copied with their files do not meet.
+
+TLS has no fence like that of Unix sockets, so a committer waits until the asker has acknowledged each token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from threading import Lock, Thread
+from typing import Any, Final
+from uuid import uuid4
+
+from lancekeep.adapters.committers.asked import Asked
+from lancekeep.adapters.committers.askers import PART, Taken
+from lancekeep.adapters.committers.frames import (
+    MOST_ROWS_BYTES,
+    Incoming,
+    Malformed,
+    acknowledgement,
+    append_frame,
+    append_of,
+    frame,
+    reply_frame,
+    token_frame,
+)
+from lancekeep.domain.commit_token import CommitToken
+from lancekeep.domain.errors import InvalidInput, LancekeepError
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.recorded_keys import SharedKey
+from lancekeep.ports.committers import Declined, LinkedTables, Received, Reply, SentUpsert
+from lancekeep.ports.data_files import Rows
+from lancekeep.ports.rows import MergeCounts
+
+FORMAT: Final = "lancekeep-1"
+"""The protocol of a link. A process accepts no other one."""
+SILENCE: Final = 1.0
+"""Seconds without a byte after which a process asks whether its committer still runs."""
+PATIENCE: Final = 3
+"""How often it asks before it gives up."""
+ACKNOWLEDGED_WITHIN: Final = 2.0
+"""Seconds in which an asker acknowledges a token; otherwise its appends are dropped."""
+LINKED_WITHIN: Final = 4.0
+"""Seconds in which two processes prove to each other that they use the same storage."""
+AVOIDED: Final = 10.0
+"""Seconds for which nothing is sent to a process that was silent."""
+MOST_LINKS: Final = 256
+"""The number of processes whose appends a process takes."""
+OVERHEAD: Final = 1 << 10
+"""The bytes that an append takes apart from its rows."""
+_READ_AHEAD: Final = 1 << 20
+_HELD_BACK: Final = 1 << 20
+"""The bytes of replies that an asker may leave unread."""
+
+
+class TlsLinks:
+    """The `Links` of one process; see the module.
+
+    Args:
+        host: The name or address at which other hosts reach this one; it is also listened on.
+        ports: The ports to listen on, of which the first free one is taken; empty for any.
+        certificate: The file of the certificate of this process.
+        private_key: The file of its private key.
+        authority: The file of the certificate of the authority.
+        clock: Returns monotonic seconds.
+
+    Raises:
+        InvalidInput: A file cannot be used, or the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        ports: Sequence[int],
+        certificate: str,
+        private_key: str,
+        authority: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._accepting = _context(ssl.PROTOCOL_TLS_SERVER, certificate, private_key, authority)
+        self._connecting = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, private_key, authority)
+        self._clock = clock
+        self._listener = _listener(host, ports)
+        self._name = uuid4().hex
+        self._address = f"{host}:{self._listener.getsockname()[1]}/{self._name}"
+        self._lock = Lock()
+        self._links: dict[str, _Link] = {}
+        self._avoided: dict[str, float] = {}
+        self._askers: set[_Asker] = set()
+        self._taken = Taken()
+        self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
+        self._takes = True
+        self._has_begun = self._is_closed = False
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def begin(self, tables: LinkedTables) -> None:
+        self._tables = tables
+        self._has_begun = True
+        Thread(target=self._run, name="lancekeep-links", daemon=True).start()
+
+    def link(self, address: str) -> bool:
+        if not self._is_usable or self._clock() < self._avoided.get(address, 0.0):
+            return False
+        with self._lock:
+            link = self._links.get(address)
+        if link is not None and link.is_used:
+            return True
+        made = asyncio.run_coroutine_threadsafe(self._link(address), self._loop)
+        try:
+            return made.result(2 * LINKED_WITHIN)
+        except NotInTime:
+            made.cancel()
+            return False
+
+    def send(
+        self,
+        address: str,
+        table: ObjectId,
+        number: int,
+        rows: Rows,
+        key: SharedKey | None,
+        upsert: SentUpsert | None = None,
+    ) -> bool:
+        link = self._links.get(address)
+        if link is None or not self._is_usable:
+            return False
+        content = append_frame(table, number, rows, key, upsert)
+        return content is not None and link.send(number, content)
+
+    def give_up(self, number: int) -> None:
+        with self._lock:
+            links = list(self._links.values())
+        for each in links:
+            each.give_up(number)
+
+    def leave(self, seconds: float) -> bool:
+        self._takes = False
+        return self._taken.wait(seconds)
+
+    def close(self) -> None:
+        self.leave(0)
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._listener.close()
+        if self._has_begun and self._process == os.getpid():
+            with suppress(NotInTime):
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LINKED_WITHIN)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        elif not self._has_begun:
+            self._loop.close()
+
+    @property
+    def _is_usable(self) -> bool:
+        """Whether this process has the thread of the links; a forked child has not."""
+        return not self._is_closed and self._process == os.getpid()
+
+    # -- the thread of the links --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        accepting = asyncio.start_server(
+            self._accept,
+            sock=self._listener,
+            ssl=self._accepting,
+            limit=_READ_AHEAD,
+            ssl_handshake_timeout=LINKED_WITHIN,
+        )
+        with suppress(OSError):  # closed before it has begun
+            self._loop.run_until_complete(accepting)
+            self._loop.run_forever()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        with self._lock:
+            ending: list[_Link | _Asker] = [*self._links.values(), *self._askers]
+        for each in ending:
+            each.end()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=LINKED_WITHIN / 2)
+
+    async def _link(self, address: str) -> bool:
+        where, _, name = address.partition("/")
+        host, _, port = where.rpartition(":")
+        if not port.isdecimal() or not name.isalnum():
+            return False
+        writer = None
+        try:
+            async with asyncio.timeout(LINKED_WITHIN):
+                reader, writer = await asyncio.open_connection(host, int(port), ssl=self._connecting, limit=_READ_AHEAD)
+                incoming = Incoming(0)
+                writer.write(frame({"hello": FORMAT, "process": name}))
+                challenge = (await _received(reader, incoming)).get("challenge")
+                if type(challenge) is not str:
+                    raise Malformed("no challenge")
+                await asyncio.to_thread(self._tables.prove, challenge)
+                writer.write(frame({"proven": challenge}))
+                if (await _received(reader, incoming)).get("welcome") is not True:
+                    raise Malformed("no welcome")
+        except (OSError, TimeoutError, Malformed, LancekeepError):
+            if writer is not None:
+                writer.transport.abort()
+            return False
+        link = _Link(address, self._loop, writer, self._tables, self._ended)
+        with self._lock:
+            self._links[address] = link
+        self._loop.create_task(link.read(reader, incoming))
+        return True
+
+    def _ended(self, link: _Link, is_silent: bool) -> None:
+        with self._lock:
+            if self._links.get(link.address) is link:
+                del self._links[link.address]
+            if is_silent:
+                self._avoided = {link.address: self._clock() + AVOIDED}
+        self._tables.unlinked(link.address)
+
+    # -- appends of other processes -----------------------------------------------------------------------------
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        incoming = Incoming(MOST_ROWS_BYTES)
+        try:
+            async with asyncio.timeout(LINKED_WITHIN):
+                hello = await _received(reader, incoming)
+                if hello.get("hello") != FORMAT or hello.get("process") != self._name:
+                    raise Malformed("a process that looks for another one")
+                challenge = secrets.token_hex(32)
+                writer.write(frame({"challenge": challenge}))
+                await _received(reader, incoming)
+                if not await asyncio.to_thread(self._tables.is_proven, challenge):
+                    raise Malformed("a process that uses another storage")
+                writer.write(frame({"welcome": True}))
+        except (OSError, TimeoutError, Malformed, LancekeepError):
+            writer.transport.abort()
+            return
+        asker = _Asker(self._loop, writer, self._taken)
+        with self._lock:
+            is_accepted = len(self._askers) < MOST_LINKS
+            if is_accepted:
+                self._askers.add(asker)
+        if is_accepted:
+            await asker.read(reader, incoming, self._take)
+            with self._lock:
+                self._askers.discard(asker)
+        asker.end()
+
+    def _take(self, asker: _Asker, number: int, message: Mapping[str, Any], content: bytes) -> None:
+        """Take an append, or decline it: then its process finds another committer, or commits it itself."""
+        try:
+            table, rows, key, upsert = append_of(message, content)
+        except InvalidInput:
+            asker.decline(number)
+            return
+        is_taken = self._takes and self._tables.takes(table)
+        if not is_taken or not self._taken.add(asker, number, rows.size + OVERHEAD):
+            asker.decline(number)
+            return
+        self._tables.receive(Received(table, rows, key, asker, number, upsert))
+
+
+class _Link:
+    """The connection to a process that commits appends of this one.
+
+    Args:
+        address: The address of the process.
+        loop: The loop of the links.
+        writer: The connection.
+        tables: Takes counts and replies.
+        ended: Is called when the connection ends, with whether the process was silent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        loop: asyncio.AbstractEventLoop,
+        writer: asyncio.StreamWriter,
+        tables: LinkedTables,
+        ended: Callable[[_Link, bool], None],
+    ) -> None:
+        self.address = address
+        self._loop = loop
+        self._writer = writer
+        self._ended = ended
+        self._asked = Asked(tables.counted, tables.answered, partial(tables.unlinked, address))
+        self._is_given_up = False
+        self.is_used = True
+
+    def send(self, number: int, content: bytes) -> bool:
+        """Send an append; return False if the connection has ended."""
+        if not self._asked.add(number):
+            return False
+        _soon(self._loop, self._writer.write, content)
+        return True
+
+    def give_up(self, number: int) -> None:
+        """End the connection, and avoid the process, if it has not answered what was sent by a number."""
+        if number in self._asked:
+            self._is_given_up = True
+            _soon(self._loop, self.end)
+
+    def end(self) -> None:
+        """End the connection. What waits is answered."""
+        self._writer.transport.abort()
+
+    async def read(self, reader: asyncio.StreamReader, incoming: Incoming) -> None:
+        """Take tokens and replies until the end, then answer what waits."""
+        unanswered, fault = 0, ""
+        try:
+            while unanswered < PATIENCE:
+                try:
+                    async with asyncio.timeout(SILENCE):
+                        part = await reader.read(PART)
+                except TimeoutError:
+                    if self._asked:
+                        unanswered += 1
+                        self._writer.write(frame({"ping": True}))
+                    continue
+                if not part:
+                    break
+                unanswered = 0
+                incoming.add(part)
+                while (found := incoming.next()) is not None:
+                    self._take(found[0])
+        except OSError:
+            pass
+        except Exception as error:  # whatever it is, the appends get their answers
+            fault = str(error) or repr(error)
+        self.is_used = False
+        self._asked.stop()
+        self.end()
+        self._ended(self, unanswered == PATIENCE or self._is_given_up)
+        self._asked.end(fault)
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        self._asked.take(message)
+        number = acknowledgement(message)
+        if number is not None:  # of a token, which is now known here
+            self._writer.write(frame({"acknowledge": number}))
+
+
+class _Asker:
+    """The connection to a process that sends appends.
+
+    Args:
+        loop: The loop of the links.
+        writer: The connection.
+        taken: The appends that are not answered.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter, taken: Taken) -> None:
+        self._loop = loop
+        self._writer = writer
+        self._taken = taken
+        self._numbers = count(1)
+        self._lock = Lock()
+        self._announced: dict[int, Future[bool]] = {}
+        self._is_gone = False
+
+    async def read(
+        self,
+        reader: asyncio.StreamReader,
+        incoming: Incoming,
+        take: Callable[[_Asker, int, Mapping[str, Any], bytes], None],
+    ) -> None:
+        """Take the appends that the process sends, until its end."""
+        with suppress(OSError, Malformed):
+            while True:
+                while (found := incoming.next()) is not None:
+                    message, content = found
+                    acknowledged, number = acknowledgement(message), message.get("append")
+                    if "ping" in message:
+                        self._writer.write(frame({"pong": True}))
+                    elif acknowledged is not None:
+                        self._acknowledge(acknowledged)
+                    elif type(number) is int:
+                        await asyncio.to_thread(take, self, number, message, content)
+                    else:
+                        raise Malformed("neither an append nor an answer")
+                part = await reader.read(PART)
+                if not part:
+                    return
+                incoming.add(part)
+
+    def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
+        number, acknowledged = next(self._numbers), Future[bool]()
+        with self._lock:
+            if self._is_gone:
+                return False
+            self._announced[number] = acknowledged
+        self._send(token_frame(numbers, token, counts, number))
+        try:
+            return acknowledged.result(ACKNOWLEDGED_WITHIN)
+        except NotInTime:
+            _soon(self._loop, self.end)  # the asker takes the token for nothing from then on
+            return False
+        finally:
+            with self._lock:
+                self._announced.pop(number, None)
+
+    def answer(self, numbers: Sequence[int], reply: Reply) -> None:
+        self._send(reply_frame(numbers, reply))
+        self._taken.remove(self, numbers)
+
+    def decline(self, number: int) -> None:
+        """Answer that an append was not taken."""
+        self._send(reply_frame([number], Declined.NOT_TAKEN))
+
+    def end(self) -> None:
+        """End the connection. Appends that were not answered are dropped before their commit is attempted."""
+        with self._lock:
+            self._is_gone = True
+            announced, self._announced = list(self._announced.values()), {}
+        for each in announced:
+            if not each.done():
+                each.set_result(False)
+        self._writer.transport.abort()
+
+    def _acknowledge(self, number: int) -> None:
+        with self._lock:
+            announced = self._announced.pop(number, None)
+        if announced is not None and not announced.done():
+            announced.set_result(True)
+
+    def _send(self, content: bytes) -> None:
+        _soon(self._loop, self._write, content)
+
+    def _write(self, content: bytes) -> None:
+        if self._writer.transport.get_write_buffer_size() > _HELD_BACK:
+            self.end()  # it reads nothing
+        elif not self._is_gone:
+            self._writer.write(content)
+
+
+async def _received(reader: asyncio.StreamReader, incoming: Incoming) -> dict[str, Any]:
+    """Return the next frame of a connection that begins.
+
+    Raises:
+        Malformed: The connection ended, or the frame has bytes after its object.
+    """
+    while (found := incoming.next()) is None:
+        part = await reader.read(PART)
+        if not part:
+            raise Malformed("the connection ended")
+        incoming.add(part)
+    message, content = found
+    if content:
+        raise Malformed("rows before the welcome")
+    return message
+
+
+def _soon(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *arguments: Any) -> None:
+    """Call a function in the thread of the links, unless it has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(act, *arguments)
+
+
+def _context(protocol: Any, certificate: str, private_key: str, authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the authority signs for these processes alone
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(certificate, private_key)
+        context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(
+            f"the certificate {certificate}, its key {private_key} or the authority {authority} of the cluster cannot "
+            f"be used: {error}"
+        ) from error
+    return context
+
+
+def _listener(host: str, ports: Sequence[int]) -> socket.socket:
+    """Return a socket that listens on the first free port."""
+    failed: OSError | None = None
+    for port in ports or [0]:
+        try:
+            return socket.create_server((host, port), family=_family(host))
+        except OSError as error:
+            failed = error
+    named = f"{ports[0]} to {ports[-1]}" if ports else "any"
+    raise InvalidInput(f"cannot listen on {host}, port {named}, for other servers of the cluster: {failed}") from failed
+
+
+def _family(host: str) -> socket.AddressFamily:
+    try:
+        return socket.AddressFamily(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0])
+    except OSError as error:
+        raise InvalidInput(f"the host {host} of the cluster cannot be resolved: {error}") from error
