@@ -2,14 +2,16 @@
 
     python benchmarks/appends.py [--clients 1 16 64 256] [--seconds 8] [--latency 60] [--stores storage sqlite redis]
                                  [--redis redis://127.0.0.1:6379/0] [--native 8] [--rows 10] [--server] [--workers 2]
+                                 [--servers 4] [--unlinked]
                                  [--beside compact compact-native delete update native server]
 
 An S3 server (moto, in a process of its own) runs after a proxy that delays each request by ``--latency`` milliseconds
 and counts it. Each client appends ``--rows`` rows, waits for the answer, and appends again. After each run plain
 pylance reads the table: every acknowledged row is there once, and no other. ``--server`` measures the same through
 `lancekeep serve` in a process of its own, with one HTTP connection per client; all clients are one thread of another
-process. ``--workers`` starts that number of processes in each server. ``--keyed`` measures each of these again with an
-idempotency key in each append, and prints the ratio.
+process. ``--workers`` starts that number of processes in each server. ``--servers`` starts that number of servers; the
+clients are divided between them, and they send each other appends, unless they are ``--unlinked``. ``--keyed`` measures
+each of these again with an idempotency key in each append, and prints the ratio.
 ``--beside`` lets another process change the table at the same time: compactions, compactions that pylance commits, or
 native appends by a catalog of its own, or deletes or updates through the server, one after the other; or as many
 appends through a second server.
@@ -24,6 +26,7 @@ import asyncio
 import io
 import json
 import multiprocessing
+import os
 import re
 import selectors
 import socket
@@ -38,6 +41,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -227,15 +231,27 @@ def native(clients: int, proxy: Proxy, endpoint: str, args: Any) -> None:
 
 @contextmanager
 def served(
-    root: str, store: str | None, options: dict[str, str], threads: int, workers: int
+    root: str, store: str | None, options: dict[str, str], threads: int, workers: int, keys: Path | None = None
 ) -> Iterator[tuple[str, int]]:
-    """Run `lancekeep serve` in a process of its own, or in several workers."""
+    """Run `lancekeep serve` in a process of its own, or in several workers.
+
+    ``keys`` is a folder for the certificates of servers that send each other appends.
+    """
     command = [sys.executable, "-m", "lancekeep", "serve", root, "--port", "0"]
+    environment = dict(os.environ)
+    if keys is not None:
+        from cluster_keys import cluster_in  # of the tests, whose folder `s3` adds to the path
+
+        cluster = cluster_in(keys)
+        named = ("host", "certificate", "private_key", "authority")
+        environment |= {f"LANCEKEEP_SERVER__CLUSTER_{name.upper()}": getattr(cluster, name) for name in named}
     command += ["--commit-store", store] if store else []
     command += ["--threads", str(threads), "--log-level", "warning"]
     command += ["--workers", str(workers)] if workers > 1 else []
     command += [part for key, value in options.items() for part in ("--storage-option", f"{key}={value}")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as server:
         try:
             assert server.stdout is not None
             printed = []
@@ -254,7 +270,7 @@ def served(
 
 
 def drive(
-    host: str, port: int, clients: int, seconds: float, rows: int, first: int, keyed: bool
+    servers: Sequence[tuple[str, int]], clients: int, seconds: float, rows: int, first: int, keyed: bool
 ) -> tuple[list[float], list[tuple[int, int]], float]:
     """Append through HTTP connections of one thread, because the clients share the cores with the server.
 
@@ -265,12 +281,11 @@ def drive(
     def request(client: int, number: int) -> bytes:
         return insertion(rows_of(client, number, rows), keyed)
 
-    return drive_requests(host, port, clients, seconds, first, request)
+    return drive_requests(servers, clients, seconds, first, request)
 
 
 def drive_requests(
-    host: str,
-    port: int,
+    servers: Sequence[tuple[str, int]],
     clients: int,
     seconds: float,
     first: int,
@@ -279,7 +294,8 @@ def drive_requests(
 ) -> tuple[list[float], list[tuple[int, int]], float]:
     """Send each client's requests one after the other; see `drive`.
 
-    ``request`` receives the client and the number of a request, ``answered`` the body of each answer.
+    Each client uses the next server. ``request`` receives the client and the number of a request, ``answered`` the body
+    of each answer.
     """
     latencies: list[float] = []
     acknowledged: list[tuple[int, int]] = []
@@ -293,7 +309,7 @@ def drive_requests(
             selector.register(connection, selectors.EVENT_READ, (client, number, started, bytearray(), connection))
 
         for client in range(first, first + clients):
-            connection = socket.create_connection((host, port), 60)
+            connection = socket.create_connection(servers[client % len(servers)], 60)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             send(client, 0, connection)
         while selector.get_map():
@@ -345,19 +361,27 @@ def through_server(
     catalog.write("ml.t", rows_of(-1, 0, 1))
     catalog.write("ml.t", pa.table({"client": [DELETED] * 10_000, "number": range(10_000)}, SCHEMA), "append")
     with ExitStack() as stack:
-        host, port = stack.enter_context(served(root, store, options, max(64, clients), args.workers))
+        keys = None
+        if args.servers > 1 and not args.unlinked:
+            keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = [
+            stack.enter_context(served(root, store, options, max(64, clients), args.workers, keys))
+            for _ in range(args.servers)
+        ]
+        host, port = servers[0]
         process, other = (stack.enter_context(ProcessPoolExecutor(1, SPAWN)) for _ in range(2))
-        process.submit(drive, host, port, 1, 0.0, args.rows, -2, keyed).result()
+        warming = 5.0 if len(servers) > 1 else 0.0  # they find out that they share the table
+        process.submit(drive, servers, len(servers), warming, args.rows, -100, keyed).result()
         beside, also = None, None
         if args.beside == "server":
             second = stack.enter_context(served(root, store, options, max(64, clients), args.workers))
-            other.submit(drive, *second, 1, 0.0, args.rows, -2, keyed).result()
-            also = other.submit(drive, *second, clients, args.seconds, args.rows, clients, keyed)
+            other.submit(drive, [second], 1, 0.0, args.rows, -2, keyed).result()
+            also = other.submit(drive, [second], clients, args.seconds, args.rows, clients, keyed)
         elif args.beside:
             other.submit(change, args.beside, 0.0, root, store, options, f"http://{host}:{port}").result()
             beside = other.submit(change, args.beside, args.seconds, root, store, options, f"http://{host}:{port}")
         proxy.requests.clear()
-        done = process.submit(drive, host, port, clients, args.seconds, args.rows, 0, keyed)
+        done = process.submit(drive, servers, clients, args.seconds, args.rows, 0, keyed)
         latencies, acknowledged, took = done.result()
         counted = Counter(proxy.requests)
         if also is not None:
@@ -365,6 +389,8 @@ def through_server(
             acknowledged += rest
     fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
     kind = "server" if args.workers == 1 else f"{args.workers} workers"
+    if args.servers > 1:
+        kind = f"{args.servers} {'unlinked' if args.unlinked else 'linked'} servers"
     kind = f"{kind}, keys" if keyed else kind
     rate = report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
     if also is not None:
@@ -439,6 +465,8 @@ def main() -> None:
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
     parser.add_argument("--workers", type=int, default=1, help="processes of each server, with --server")
+    parser.add_argument("--servers", type=int, default=1, help="servers of the catalog, with --server")
+    parser.add_argument("--unlinked", action="store_true", help="servers that compete for versions, with --servers")
     others = ("compact", "compact-native", "delete", "update", "native", "server")
     parser.add_argument("--beside", choices=others, help="with --server")
     parser.add_argument("--keyed", action="store_true", help="also with a new idempotency key for each append")
@@ -447,6 +475,8 @@ def main() -> None:
         parser.error("--keyed needs --server: keys belong to requests")
     if args.workers > 1 and not args.server:
         parser.error("--workers needs --server: only servers have workers")
+    if args.servers > 1 and (not args.server or args.workers > 1 or args.beside):
+        parser.error("--servers needs --server, and neither --workers nor --beside")
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with ExitStack() as stack:

@@ -108,7 +108,7 @@ def drive(
     """
     bodies: list[bytes] = []
     latencies, _, took = drive_requests(
-        host, port, clients, seconds, first, partial(request_of, rows, size), bodies.append
+        [(host, port)], clients, seconds, first, partial(request_of, rows, size), bodies.append
     )
     answers = [json.loads(body) for body in bodies]
     sums = (sum(each["num_inserted_rows"] for each in answers), sum(each["num_updated_rows"] for each in answers))

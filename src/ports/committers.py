@@ -138,6 +138,9 @@ class Committers(Protocol):
     def lost(self, table: ObjectId) -> None:
         """Note that this process has lost a version of a table to another writer. Does not wait."""
 
+    def is_elsewhere(self, table: ObjectId) -> bool:
+        """Return whether another process commits for a table, though writes may wait for the committer of this one."""
+
     def give_up(self, number: int) -> None:
         """Wait no longer for what was sent, as if the other process had ended.
 

@@ -99,8 +99,7 @@ class Hosts(Host):
         catalog.write("any", table(0), "append")  # it takes part from now on
         committers: Any = directory_of(catalog)._committers
         for name in ("t", "p", "r", "two", "absent"):
-            for _ in range(shared_committers.LOSSES):
-                committers.lost(ObjectId((name,)))
+            committers.lost(ObjectId((name,)))
         ends = time.monotonic() + 60
         while not all(each.is_held or each.holder for each in committers._tables.values()):
             assert time.monotonic() < ends

@@ -122,6 +122,10 @@ class UnixCommitters:
     def lost(self, table: ObjectId) -> None:
         """Do nothing: the processes of this host have one committer of each table."""
 
+    def is_elsewhere(self, table: ObjectId) -> bool:
+        """Return False: what waits for the committer of this process was sent to it, or is its own."""
+        return False
+
     def give_up(self, number: int) -> None:
         with self._lock:
             committers = list(self._committers.values())

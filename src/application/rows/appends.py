@@ -47,12 +47,13 @@ from lancekeep.domain.idempotency import Superseded, another_request
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
-from lancekeep.domain.recorded_keys import Effect, Group, Recorded
+from lancekeep.domain.recorded_keys import Effect, Group, Recorded, SharedKey
 from lancekeep.domain.table import v1_table
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.format.json_files import version_hint
 from lancekeep.ports.committers import Received
+from lancekeep.ports.data_files import Rows
 from lancekeep.ports.table_engine import TableEngine
 
 T = TypeVar("T")
@@ -142,18 +143,27 @@ class Appends(Committer[Line, Append]):
         if rows is None or is_alone:
             refuse_to_share()
             return Alone(reader)
-        key = None if shared is None else shared.key
-        append = None if self._forwarding is None else self._forwarding.forward(table, lambda: Append(rows, key=key))
-        if append is None:
-            append = Append(rows, key=key)
-            self._enter(table, append, here=is_kept())
-            append.wait()
+        append = self._committed(table, rows, None if shared is None else shared.key)
         if append.error is not None:
             raise copy(append.error) from append.error  # several threads raise it
         if append.committed is None:
             refuse_to_share()
             return Alone(reader)
         return append.committed
+
+    def _committed(self, table: ObjectId, rows: Rows, key: SharedKey | None) -> Append:
+        """Let this process commit an append, or another one; return it answered."""
+        for may_move in (True, False):
+            if self._forwarding is not None:
+                sent = self._forwarding.forward(table, lambda: Append(rows, key=key))
+                if sent is not None:
+                    return sent
+            append = Append(rows, key=key, may_move=may_move)
+            self._enter(table, append, here=is_kept())
+            append.wait()
+            if not append.is_moved:
+                break
+        return append
 
     def take(self, received: Received) -> None:
         """Let an append of another process wait."""
@@ -225,6 +235,11 @@ class Appends(Committer[Line, Append]):
         refused commit goes to the callers: a rename may have moved the version, and a second commit would double its
         rows.
         """
+        if self._forwarding is not None:
+            self._forwarding.move(line.table, group)
+            group = [append for append in group if not append.is_dropped]
+            if not group:
+                return
         began, base, met = self._clock(), None, False
         has_loser_elsewhere = self._begin_to_ask(line)
         try:
@@ -327,6 +342,7 @@ class Appends(Committer[Line, Append]):
                     return attrs.evolve(base, version=following), met
                 if self._forwarding is not None:
                     self._forwarding.note_lost(line.table)
+                    self._forwarding.move(line.table, group)
                 if (attempt + 1) % PATIENCE == 0:
                     self._waiting.add(line.table, for_one_turn=True)
                 base = self._after(base, found, attempt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
@@ -96,6 +96,12 @@ class Forwarding:
     def note_lost(self, table: ObjectId) -> None:
         """Note that the committer of a table in this process has lost a version to another writer."""
         self._committers.lost(table)
+
+    def move(self, table: ObjectId, writes: Iterable[WaitingWrite]) -> None:
+        """Let writes of which nothing was committed go to the process that commits for their table, if it is known."""
+        if self._committers.is_elsewhere(table):
+            for write in writes:
+                write.move()
 
     def are_recent(self, table: ObjectId) -> bool:
         """Return whether this process has sent an append to the table a moment ago."""

@@ -127,10 +127,13 @@ class Upserts(Committer[UpsertLine, Upsert]):
             StoreUnavailable: A store did not answer; nothing was committed.
             InvalidInput: A row violates a rule of the table; nothing was committed.
         """
-        upsert = self._forwarded(table, upsert) or self._committed(table, upsert.again(self._clock()))
-        if upsert.error is not None:
-            raise copy(upsert.error) from upsert.error  # several threads raise it
-        return upsert.done
+        for may_move in (True, False):
+            done = self._forwarded(table, upsert) or self._committed(table, upsert, may_move=may_move)
+            if not done.is_moved:
+                break
+        if done.error is not None:
+            raise copy(done.error) from done.error  # several threads raise it
+        return done.done
 
     def take(self, received: Received) -> None:
         """Let an upsert of another process wait, if it can share a commit."""
@@ -152,11 +155,12 @@ class Upserts(Committer[UpsertLine, Upsert]):
             return None
         return self._forwarding.forward(table, lambda: upsert.again(self._clock()))
 
-    def _committed(self, table: ObjectId, upsert: Upsert) -> Upsert:
-        """Commit an upsert in this process; return it answered.
+    def _committed(self, table: ObjectId, upsert: Upsert, *, may_move: bool) -> Upsert:
+        """Commit an upsert in this process, unless it moves; return it answered.
 
         An upsert with a key that has waited too long gets no answer: its request then has a log.
         """
+        upsert = upsert.again(self._clock(), may_move=may_move)
         self._enter(table, upsert)
         if not self._is_answered(table, upsert):
             upsert = upsert.again(self._clock())
@@ -209,6 +213,8 @@ class Upserts(Committer[UpsertLine, Upsert]):
 
     def _commit(self, line: UpsertLine, group: Sequence[Upsert]) -> None:
         began = self._clock()
+        if self._forwarding is not None:
+            self._forwarding.move(line.table, group)
         self._commit_divided(line, group)
         line.end()
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=False)
@@ -239,6 +245,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
             now = self._clock()
             if attempt.has_begun and self._forwarding is not None:
                 self._forwarding.note_lost(line.table)
+                self._forwarding.move(line.table, group)
             line.begin(now)
             for upsert in group:
                 upsert.begin(now)

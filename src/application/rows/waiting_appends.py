@@ -48,7 +48,7 @@ class Append(WaitingWrite):
 
     @property
     def reply(self) -> Reply:
-        return self.error or self.committed or Declined.ALONE
+        return Declined.NOT_TAKEN if self.is_moved else self.error or self.committed or Declined.ALONE
 
     # -- sent to another process --------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class Upsert(WaitingWrite):
     @property
     def reply(self) -> Reply:
         if self.done is None:
-            return self.error or Declined.ALONE
+            return Declined.NOT_TAKEN if self.is_moved else self.error or Declined.ALONE
         change, _ = self.done
         return Committed(change.version, "", 0, change.transaction or "")
 
@@ -71,9 +71,9 @@ class Upsert(WaitingWrite):
         """When its thread stops waiting for the group."""
         return max(self.deadline, self.began + LONGEST_MERGE)
 
-    def again(self, now: float) -> Upsert:
+    def again(self, now: float, *, may_move: bool = True) -> Upsert:
         """Return an upsert of the same rows that begins to wait now."""
-        return Upsert(self.rows, self.rule, self.keys, self.deadline, now, key=self.key)
+        return Upsert(self.rows, self.rule, self.keys, self.deadline, now, key=self.key, may_move=may_move)
 
     def leave(self) -> bool:
         """Stop waiting; return whether its group will certainly not commit it."""

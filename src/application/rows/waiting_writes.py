@@ -29,7 +29,9 @@ class WaitingWrite(ABC):
         key: its idempotency key, which is recorded with its group; None without one.
         asker: the process that has sent the write; None if a thread of this process waits for it.
         number: its number, if another process has sent it.
+        may_move: whether the write may go to another process instead of a further attempt of this one.
         is_dropped: whether the process or the thread that waits takes the write as not committed by its group.
+        is_moved: whether that is because the write has to go to another process.
         error: why nothing, or nothing known, was committed.
         following: the write that is answered after this one. Hundreds of threads that continue at once would compete
             for the interpreter's lock, also with the committer.
@@ -40,7 +42,9 @@ class WaitingWrite(ABC):
     key: SharedKey | None = attrs.field(default=None, kw_only=True)
     asker: Asker | None = attrs.field(default=None, kw_only=True)
     number: int = attrs.field(default=0, kw_only=True)
+    may_move: bool = attrs.field(default=True, kw_only=True)
     is_dropped: bool = attrs.field(default=False, init=False)
+    is_moved: bool = attrs.field(default=False, init=False)
     error: BaseException | None = attrs.field(default=None, init=False)
     following: WaitingWrite | None = attrs.field(default=None, init=False)
     is_left: bool = attrs.field(default=False, init=False)
@@ -77,6 +81,12 @@ class WaitingWrite(ABC):
     def drop(self) -> None:
         """Note that the write must not be committed any more."""
         self.is_dropped = True
+
+    def move(self) -> None:
+        """Let another process commit the write. The attempts so far have certainly committed nothing."""
+        if self.may_move:
+            self.is_moved = True
+            self.drop()
 
     def _answer_following(self) -> None:
         if self.following is not None:

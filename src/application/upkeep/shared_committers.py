@@ -1,7 +1,7 @@
 """The committer of a table that servers on several hosts write to.
 
 Processes of one host agree on a committer by themselves. Processes of several hosts compete for the versions of a
-table until one has lost several in a row. Then they agree by a lease on the table in the storage of the catalog: the
+table until one has lost a version. Then they agree by a lease on the table in the storage of the catalog: the
 holder commits, and the others send it their appends and upserts. No safety depends on the lease: processes that do not
 see it, or see it late, compete.
 """
@@ -33,10 +33,6 @@ UNUSED: Final = 10.0
 """Seconds without a write by its own callers after which a process gives up the lease of a table, or forgets it."""
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at the leases."""
-LOSSES: Final = 2
-"""The versions that a process loses before it looks for the lease of a table."""
-WITHIN: Final = 5.0
-"""The seconds between two losses that count together."""
 MOST_TABLES: Final = 256
 """The tables whose lease a process holds or looks for."""
 _DIRECTORY: Final = "committers"
@@ -47,18 +43,14 @@ class _Table:
     """A table for whose versions processes of several hosts compete.
 
     Attributes:
-        lost: When the last version was lost, in monotonic seconds.
-        used: When a caller of this process last wrote to the table.
-        losses: The versions that were lost, one soon after the other.
+        used: When a caller of this process last wrote to the table, in monotonic seconds.
         lease: Its lease; None before the first look at it.
         holder: The address of the process to which its writes go; None without one.
         is_held: Whether this process has the lease.
         renewed: When it took or renewed the lease.
     """
 
-    lost: float
     used: float
-    losses: int = 0
     lease: Lease | None = None
     holder: str | None = None
     is_held: bool = False
@@ -121,24 +113,23 @@ class SharedCommitters:
         return self._local is not None and self._local.send(table, number, rows, key, upsert)
 
     def lost(self, table: ObjectId) -> None:
-        now = self._clock()
+        if table in self._tables:
+            return
         with self._lock:
-            if self._has_left.is_set():
+            if self._has_left.is_set() or len(self._tables) == MOST_TABLES:
                 return
-            shared = self._tables.get(table)
-            if shared is None:
-                if len(self._tables) == MOST_TABLES:
-                    return
-                shared = self._tables[table] = _Table(now, now)
-            shared.losses = shared.losses + 1 if now - shared.lost <= WITHIN else 1
-            shared.lost = now
-            if shared.losses < LOSSES or self._is_looking:
+            self._tables[table] = _Table(self._clock())
+            if self._is_looking:
                 return
             self._is_looking = True
         try:
             in_background(self._look)
         except RuntimeError:  # the system starts no thread
             self._is_looking = False
+
+    def is_elsewhere(self, table: ObjectId) -> bool:
+        shared = self._tables.get(table)
+        return shared is not None and shared.holder is not None
 
     def give_up(self, number: int) -> None:
         if self._local is not None:
@@ -226,7 +217,7 @@ class SharedCommitters:
                 lease.release()
             elif now - shared.renewed >= TERM / 3:
                 shared.is_held, shared.renewed = lease.renew(), now
-        elif shared.holder is None and shared.losses >= LOSSES:
+        elif shared.holder is None:
             holder = lease.holder()
             if holder is not None and holder != self._links.address and self._links.link(holder):
                 shared.holder = holder
