@@ -390,7 +390,7 @@ def through_server(
     fragments = check(catalog.open("ml.t").uri, s3_options(endpoint), acknowledged, args.rows)
     kind = "server" if args.workers == 1 else f"{args.workers} workers"
     if args.servers > 1:
-        kind = f"{args.servers} {'unlinked' if args.unlinked else 'linked'} servers"
+        kind = f"{args.servers} {'unlinked' if args.unlinked else 'linked'} servers of {args.workers}"
     kind = f"{kind}, keys" if keyed else kind
     rate = report(f"{name}, {kind}", clients, latencies, took, counted, fragments)
     if also is not None:
@@ -475,8 +475,8 @@ def main() -> None:
         parser.error("--keyed needs --server: keys belong to requests")
     if args.workers > 1 and not args.server:
         parser.error("--workers needs --server: only servers have workers")
-    if args.servers > 1 and (not args.server or args.workers > 1 or args.beside):
-        parser.error("--servers needs --server, and neither --workers nor --beside")
+    if args.servers > 1 and (not args.server or args.beside):
+        parser.error("--servers needs --server, and no --beside")
     print("| writers | clients | appends/s | p50 ms | p99 ms | requests/append | fragments | requests |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with ExitStack() as stack:
