@@ -192,7 +192,10 @@ class Sharing:
 
 @attrs.frozen
 class Cluster:
-    """How the processes of several hosts reach each other; as the arguments of `TlsLinks`."""
+    """How the processes of several hosts reach each other.
+
+    The attributes are the arguments of `TlsLinks`.
+    """
 
     host: str
     ports: range

@@ -136,10 +136,13 @@ class Committers(Protocol):
         """
 
     def lost(self, table: ObjectId) -> None:
-        """Note that this process has lost a version of a table to another writer. Does not wait."""
+        """Note that this process has lost a version to another writer; does not wait."""
 
     def is_elsewhere(self, table: ObjectId) -> bool:
-        """Return whether another process commits for a table, though writes may wait for the committer of this one."""
+        """Return whether another process is known to commit for a table.
+
+        Writes may still wait for the committer of this process.
+        """
 
     def give_up(self, number: int) -> None:
         """Wait no longer for what was sent, as if the other process had ended.
@@ -164,22 +167,22 @@ class Committers(Protocol):
 
 
 class LinkedTables(Protocol):
-    """What links need to know from the process that uses them. Any thread may call it."""
+    """What links need from the process that uses them. Any thread may call it."""
 
     def takes(self, table: ObjectId) -> bool:
-        """Return whether this process commits the appends of a table for other processes."""
+        """Return whether this process commits to a table for other processes."""
 
     def receive(self, received: Received) -> None:
-        """Take an append or upsert of another process; as ``receive`` of `Committers.begin`."""
+        """Take a write of another process; as ``receive`` of `Committers.begin`."""
 
     def counted(self, numbers: Sequence[int], counts: Sequence[MergeCounts]) -> None:
-        """Take the counts of an announced attempt; as ``counted`` of `Committers.begin`."""
+        """Take announced counts; as ``counted`` of `Committers.begin`."""
 
     def answered(self, numbers: Sequence[int], reply: Reply) -> None:
         """Take what became of what was sent; as ``answered`` of `Committers.begin`."""
 
     def unlinked(self, address: str) -> None:
-        """Note that a process does not take what is sent to it, or that its link has ended."""
+        """Note that a process takes nothing more, or that its link has ended."""
 
     def prove(self, challenge: str) -> None:
         """Leave a challenge of another process in the storage of the catalog.
@@ -189,7 +192,10 @@ class LinkedTables(Protocol):
         """
 
     def is_proven(self, challenge: str) -> bool:
-        """Return whether a challenge of this process is in the storage of the catalog, and remove it.
+        """Remove a challenge of this process from the storage of the catalog.
+
+        Returns:
+            Whether it was there.
 
         Raises:
             StoreUnavailable: The storage did not answer.
@@ -205,15 +211,18 @@ class Links(Protocol):
 
     @property
     def address(self) -> str:
-        """Where others reach this process. No other process, also none before it, has the same address."""
+        """Where others reach this process.
+
+        No other process has the same address, also none before it.
+        """
 
     def begin(self, tables: LinkedTables) -> None:
         """Begin to take part. Called once, before the methods below."""
 
     def link(self, address: str) -> bool:
-        """Return whether there is a link to a process, after making one; does not wait for more than a few seconds.
+        """Return whether there is a link to a process, after making one.
 
-        Both processes prove that they use the same storage.
+        Both processes prove that they use the same storage. It takes no more than some seconds.
         """
 
     def send(
@@ -235,7 +244,7 @@ class Links(Protocol):
         """Wait no longer for what was sent; as `Committers.give_up`."""
 
     def leave(self, seconds: float) -> bool:
-        """Take nothing more of other processes, and answer what was taken; as `Committers.leave`."""
+        """Take nothing more, and answer what was taken; as `Committers.leave`."""
 
     def close(self) -> None:
         """Release everything. Idempotent. What waits is answered."""

@@ -138,14 +138,14 @@ def test_processes_that_compete_agree_on_one(hosts: Hosts) -> None:
     assert rows(hosts.root) == Counter(written)
 
 
-def test_process_whose_tables_nobody_else_writes_takes_no_lease(hosts: Hosts) -> None:
+def test_process_whose_tables_no_other_one_writes_takes_no_lease(hosts: Hosts) -> None:
     for number in range(5):
         append(hosts.first, number)
     assert not holds(hosts.first)
     assert not list(Path(hosts.root).glob(".lancekeep-maintenance/committers/**/0*"))
 
 
-def test_waiting_appends_go_to_the_process_that_is_found_meanwhile(hosts: Hosts) -> None:
+def test_waiting_appends_go_to_the_process_that_is_found_since(hosts: Hosts) -> None:
     append(hosts.first, -1)
     committers(hosts.first).lost(TABLE)
     eventually(lambda: holds(hosts.first))
@@ -204,7 +204,7 @@ def test_copy_of_a_catalog_with_its_leases_is_another_catalog(hosts: Hosts, tmp_
     copied = str(tmp_path / "copy")
     shutil.copytree(hosts.root, copied)
     copy = hosts.host(copied)
-    lancekeep.connect(copied).adopt_identity()
+    lancekeep.connect(copied).upkeep.adopt_identity()
     append(copy, 5)
     committers(copy).lost(TABLE)
     eventually(lambda: holds(copy))
@@ -342,7 +342,7 @@ def test_killed_holder_loses_and_doubles_nothing(tmp_path: Path, cluster: Cluste
     ended: list[bool] = []
     with ExitStack() as stack:
         servers = [stack.enter_context(Server(root, cluster)) for _ in range(3)]
-        assert all([server.is_ready() for server in servers])
+        assert all(server.is_ready() for server in servers)
         by_port = {server.cluster_port: server for server in servers}
         clients = [Client(servers, number) for number in range(9)]
         pool = stack.enter_context(ThreadPoolExecutor(len(clients)))

@@ -163,6 +163,11 @@ def test_a_server_runs_with_what_the_chart_renders(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             rendered(tmp_path, **values)
+    for each in rendered(tmp_path, **needed, clusterSecret="cluster"):
+        if each["kind"] == "Deployment":
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            assert {"cluster", "keys"} <= {mount["name"] for mount in container["volumeMounts"]}
+            assert sum(variable["name"].startswith("LANCEKEEP_SERVER__CLUSTER_") for variable in container["env"]) == 4
     optional = {
         "policyConfigMap": "policy",
         "environmentSecret": "storage",

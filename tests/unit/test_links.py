@@ -379,6 +379,6 @@ def test_first_free_port_of_the_range_is_taken(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("change", [{"certificate": "/none"}, {"authority": "/none"}, {"host": "no.such.host.invalid"}])
-def test_file_or_host_that_cannot_be_used_is_named(cluster: Cluster, change: dict[str, str]) -> None:
+def test_file_or_host_that_cannot_be_used_is_named(cluster: Cluster, change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(change.values()))):
         TlsLinks(**attrs.asdict(attrs.evolve(cluster, **change)))

@@ -1,4 +1,4 @@
-"""What this process has sent to another one, and waits for."""
+"""What this process has sent to another process, and waits for."""
 
 from __future__ import annotations
 

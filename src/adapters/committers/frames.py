@@ -183,7 +183,10 @@ def _check_sizes(content: bytes) -> None:
 def token_frame(
     numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = (), acknowledge: int | None = None
 ) -> bytes:
-    """Return the frame that announces a commit, which is acknowledged by a number if there is one."""
+    """Return the frame that announces a commit.
+
+    With a number, the asker acknowledges it.
+    """
     text: dict[str, Any] = {"numbers": numbers, "token": str(token)}
     if counts:
         text["counts"] = [attrs.astuple(each) for each in counts]
@@ -293,6 +296,6 @@ def unknown_reply(reason: str, announced: CommitToken | None) -> Reply:
 
 
 def acknowledgement(message: Mapping[str, Any]) -> int | None:
-    """Return the number by which a token or its acknowledgement is known; None without one."""
+    """Return the number of a token or of its acknowledgement; None without one."""
     number = message.get("acknowledge")
     return number if type(number) is int else None

@@ -4,7 +4,7 @@ Each process has a certificate of one authority, which exists for these processe
 other. A process that connects names the process that it expects, and leaves a challenge of it in the storage of the
 catalog. So two catalogs whose leases were copied with their files do not meet.
 
-TLS has no fence like that of Unix sockets, so a committer waits until the asker has acknowledged each token.
+A fence like the one of Unix sockets is missing, so a committer waits until the asker has acknowledged each token.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class TlsLinks:
             async with asyncio.timeout(LINKED_WITHIN):
                 hello = await _received(reader, incoming)
                 if hello.get("hello") != FORMAT or hello.get("process") != self._name:
-                    raise Malformed("a process that looks for another one")
+                    raise Malformed("a process that looks for another process")
                 challenge = secrets.token_hex(32)
                 writer.write(frame({"challenge": challenge}))
                 await _received(reader, incoming)

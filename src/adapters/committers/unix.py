@@ -123,7 +123,10 @@ class UnixCommitters:
         """Do nothing: the processes of this host have one committer of each table."""
 
     def is_elsewhere(self, table: ObjectId) -> bool:
-        """Return False: what waits for the committer of this process was sent to it, or is its own."""
+        """Return False.
+
+        What waits for the committer of this process was sent to it, or is its own.
+        """
         return False
 
     def give_up(self, number: int) -> None:

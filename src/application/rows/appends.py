@@ -152,7 +152,7 @@ class Appends(Committer[Line, Append]):
         return append.committed
 
     def _committed(self, table: ObjectId, rows: Rows, key: SharedKey | None) -> Append:
-        """Let this process commit an append, or another one; return it answered."""
+        """Let this process or another process commit an append; return it answered."""
         for may_move in (True, False):
             if self._forwarding is not None:
                 sent = self._forwarding.forward(table, lambda: Append(rows, key=key))

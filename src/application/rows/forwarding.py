@@ -94,11 +94,14 @@ class Forwarding:
         return None
 
     def note_lost(self, table: ObjectId) -> None:
-        """Note that the committer of a table in this process has lost a version to another writer."""
+        """Note that this process has lost a version of a table to another writer."""
         self._committers.lost(table)
 
     def move(self, table: ObjectId, writes: Iterable[WaitingWrite]) -> None:
-        """Let writes of which nothing was committed go to the process that commits for their table, if it is known."""
+        """Let writes go to the process that commits for their table, if it is known.
+
+        Nothing of them was committed.
+        """
         if self._committers.is_elsewhere(table):
             for write in writes:
                 write.move()

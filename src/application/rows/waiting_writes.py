@@ -83,7 +83,10 @@ class WaitingWrite(ABC):
         self.is_dropped = True
 
     def move(self) -> None:
-        """Let another process commit the write. The attempts so far have certainly committed nothing."""
+        """Let another process commit the write.
+
+        The attempts so far have certainly committed nothing.
+        """
         if self.may_move:
             self.is_moved = True
             self.drop()

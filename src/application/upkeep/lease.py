@@ -65,7 +65,10 @@ class Lease:
         self.token = None
 
     def holder(self) -> str | None:
-        """Return the name of the worker that has the lease, or had it last; None if it is free."""
+        """Return the name of the worker that has the lease; None if it is free.
+
+        The worker may have ended.
+        """
         newest = self._newest()
         return self._objects.get(self._key(newest)).decode("utf-8", "replace") if newest else None
 
