@@ -192,6 +192,7 @@ def test_holder_whose_own_callers_stopped_leaves_the_table(hosts: Hosts) -> None
     share(hosts)
     append(hosts.other, 1)
     committers(hosts.first)._tables[TABLE].used -= 2 * shared_committers.UNUSED
+    eventually(lambda: not committers(hosts.first)._tables)
     append(hosts.other, 2)
     eventually(lambda: holds(hosts.other))
     append(hosts.first, 3)

@@ -346,6 +346,27 @@ def test_committer_that_says_nothing_is_given_up(
         permitted.set()
 
 
+def test_process_that_accepts_and_says_nothing_is_avoided(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "LINKED_WITHIN", 0.2)
+    one = Process(cluster, set())
+    with closing(one.links), socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}/{'0' * 32}"
+        assert not one.links.link(address)
+        mute.accept()[0].close()
+        mute.settimeout(0.1)
+        assert not one.links.link(address)
+        with pytest.raises(TimeoutError):
+            mute.accept()
+
+
+def test_links_that_never_began_release_their_port(cluster: Cluster) -> None:
+    links = TlsLinks(**attrs.asdict(cluster))
+    host, _, port = links.address.partition("/")[0].rpartition(":")
+    links.close()
+    links.close()
+    socket.create_server((host, int(port))).close()
+
+
 def test_committer_that_sends_nonsense_leaves_an_open_outcome(pair: tuple[Process, Process]) -> None:
     one, other = pair
     assert other.send(one, 1)

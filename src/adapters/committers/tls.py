@@ -161,13 +161,13 @@ class TlsLinks:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._listener.close()
-        if self._has_begun and self._process == os.getpid():
-            with suppress(NotInTime):
-                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LINKED_WITHIN)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        elif not self._has_begun:
+        if not self._has_begun:
+            self._listener.close()
             self._loop.close()
+        elif self._process == os.getpid():
+            with suppress(NotInTime, RuntimeError):  # it did not begin
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LINKED_WITHIN)
+            _soon(self._loop, self._loop.stop)
 
     @property
     def _is_usable(self) -> bool:
@@ -181,16 +181,16 @@ class TlsLinks:
         accepting = asyncio.start_server(
             self._accept,
             sock=self._listener,
-            ssl=self._accepting,
             limit=_READ_AHEAD,
+            ssl=self._accepting,
             ssl_handshake_timeout=LINKED_WITHIN,
         )
-        with suppress(OSError):  # closed before it has begun
-            self._loop.run_until_complete(accepting)
-            self._loop.run_forever()
+        self._server = self._loop.run_until_complete(accepting)
+        self._loop.run_forever()
         self._loop.close()
 
     async def _end(self) -> None:
+        self._server.close()
         with self._lock:
             ending: list[_Link | _Asker] = [*self._links.values(), *self._askers]
         for each in ending:
@@ -217,9 +217,11 @@ class TlsLinks:
                 writer.write(frame({"proven": challenge}))
                 if (await _received(reader, incoming)).get("welcome") is not True:
                     raise Malformed("no welcome")
-        except (OSError, TimeoutError, Malformed, LancekeepError):
+        except (OSError, TimeoutError, Malformed, LancekeepError) as error:
             if writer is not None:
                 writer.transport.abort()
+            if isinstance(error, TimeoutError):
+                self._avoid(address)
             return False
         link = _Link(address, self._loop, writer, self._tables, self._ended)
         with self._lock:
@@ -231,9 +233,15 @@ class TlsLinks:
         with self._lock:
             if self._links.get(link.address) is link:
                 del self._links[link.address]
-            if is_silent:
-                self._avoided = {link.address: self._clock() + AVOIDED}
+        if is_silent:
+            self._avoid(link.address)
         self._tables.unlinked(link.address)
+
+    def _avoid(self, address: str) -> None:
+        """Send nothing to a process for some seconds."""
+        now = self._clock()
+        avoided = {each: until for each, until in self._avoided.items() if until > now}
+        self._avoided = {**avoided, address: now + AVOIDED}
 
     # -- appends of other processes -----------------------------------------------------------------------------
 
