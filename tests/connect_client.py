@@ -44,7 +44,8 @@ def main(settings: dict[str, str]) -> None:
     spark.range(10, 11).selectExpr("id", "'appended' name").writeTo("lake.t").append()
     found = other.sql("SELECT id FROM lake.t WHERE id > 2 ORDER BY id").collect()
     [second] = driver_processes()
-    print(json.dumps([[row.id for row in found], first != second]), flush=True)
+    [plan] = other.sql("EXPLAIN SELECT id FROM lake.t").collect()
+    print(json.dumps([[row.id for row in found], first != second, "ColumnarToRow" in plan[0]]), flush=True)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Driver:
             "COMMANDS": str(self._commands),
         }
         if master == CLUSTER:
-            given["SPARK_HOME"] = str(_home(place))
+            given["SPARK_HOME"] = str(home(place))
         command = [sys.executable, __file__, str(place), master, *(f"{kind}={n}" for kind, n in done.items())]
         self._errors = place / f"{commands}.log"
         with self._errors.open("w") as errors:
@@ -161,14 +161,14 @@ class Driver:
         return f"{what}; its last words:\n{self._errors.read_text()[-5000:]}"
 
 
-def _home(place: Path) -> Path:
+def home(place: Path) -> Path:
     """Return a home with links to the installed Spark, since a cluster writes into its home."""
-    home = place / "spark"
-    if not home.exists():
-        home.mkdir()
+    found = place / "spark"
+    if not found.exists():
+        found.mkdir()
         for entry in Path(pyspark.__file__).parent.iterdir():
-            (home / entry.name).symlink_to(entry)
-    return home
+            (found / entry.name).symlink_to(entry)
+    return found
 
 
 def _role(command: str) -> str:

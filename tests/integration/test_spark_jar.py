@@ -79,7 +79,7 @@ def test_sessions_of_connect_share_a_process_that_may_be_killed(settings: Mappin
     pytest.importorskip("grpc", reason="the client of Spark Connect needs grpcio")
     client = Path(__file__).parents[1] / "connect_client.py"
     said = run([sys.executable, "-W", "ignore", str(client), json.dumps(settings)], tmp_path)
-    assert json.loads(said[-1]) == [[3, 10], True]
+    assert json.loads(said[-1]) == [[3, 10], True, True]
     assert rows(tmp_path, "t") == [(0, "updated"), (1, "n1"), (2, "updated"), (3, "n3"), (10, "appended")]
 
 

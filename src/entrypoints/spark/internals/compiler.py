@@ -16,9 +16,17 @@ def class_loader(java: Java) -> Any:
     return java("java.lang.Thread").currentThread().getContextClassLoader()
 
 
+def cooked(java: Java, source: str) -> Any:
+    """Compile a Java source; return the compiler, which has the classes."""
+    compiler = java(classes.COMPILER)()
+    compiler.setParentClassLoader(class_loader(java))
+    compiler.cook(source)
+    return compiler
+
+
 def compiled(java: Java, source: str) -> dict[str, bytes]:
     """Compile a Java source; return the bytes of its classes by name."""
-    codes = _cooked(java, source).getBytecodes()
+    codes = cooked(java, source).getBytecodes()
     return {name: bytes(codes[name]) for name in codes}
 
 
@@ -30,7 +38,7 @@ def instance(driver: Driver, source: str, name: str) -> Any:
         source: The source.
         name: The name of the class, whose constructor takes nothing.
     """
-    kind = _cooked(driver.java, source).getClassLoader().loadClass(name)
+    kind = cooked(driver.java, source).getClassLoader().loadClass(name)
     return kind.getConstructors()[0].newInstance(driver.array("java.lang.Object", []))
 
 
@@ -50,10 +58,3 @@ def loaded(java: Java, name: str, write: Callable[[], str]) -> Any:
             Path(directory, f"{each}.class").write_bytes(code)
         loader.addURL(java("java.io.File")(directory).toURI().toURL())
         return loader.loadClass(name)  # once loaded, the class needs no file
-
-
-def _cooked(java: Java, source: str) -> Any:
-    compiler = java(classes.COMPILER)()
-    compiler.setParentClassLoader(class_loader(java))
-    compiler.cook(source)
-    return compiler

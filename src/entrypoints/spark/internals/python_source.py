@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
 from lancekeep.entrypoints.spark.internals import classes
+from lancekeep.entrypoints.spark.internals.columnar import columnar_factory
 from lancekeep.entrypoints.spark.internals.driver import Driver
 from lancekeep.entrypoints.spark.internals.workers import pickled
 
@@ -27,16 +28,19 @@ def input_partitions(driver: Driver, values: Iterable[bytes]) -> Any:
     )
 
 
-def reader_factory(driver: Driver, read: Callable[..., Any], schema: Any) -> Any:
+def reader_factory(driver: Driver, read: Callable[..., Any], schema: Any, *, columnar: bool) -> Any:
     """Return a ``PartitionReaderFactory``.
 
     Args:
         driver: The driver.
         read: Takes batches, whose first value is the value of a partition, and yields batches.
         schema: The Spark schema of the batches.
+        columnar: Whether the readers return columns, not rows; see `is_distributed`.
     """
-    factory = driver.java(classes.PYTHON_READERS)
-    return factory(_interpreter(driver), pickled(read, StructType()), schema, _artifacts(driver), driver.option())
+    source, function, artifacts = _interpreter(driver), pickled(read, StructType()), _artifacts(driver)
+    if columnar:
+        return columnar_factory(driver, source, function, schema, artifacts)
+    return driver.java(classes.PYTHON_READERS)(source, function, schema, artifacts, driver.option())
 
 
 def writer_factory(driver: Driver, write: Callable[..., Any], result: StructType, schema: Any) -> Any:

@@ -16,7 +16,8 @@ from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, steps
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of, spark_of
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
+from lancekeep.entrypoints.spark.sql.form import Form
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.scan import DriverScan
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
@@ -94,7 +95,7 @@ class ChangeScan(DriverScan):
         implements = (READ + "Scan", READ + "Batch")
 
     def __init__(self, jvm: Jvm, name: str, schema: Any, found: list[Step]) -> None:
-        super().__init__(jvm, schema)
+        super().__init__(jvm, schema, Form(jvm, struct(schema)))
         self._name = name
         self._steps = found
 
@@ -111,7 +112,7 @@ class ChangeScan(DriverScan):
         return partitions(self._jvm, self._steps)
 
     def createReaderFactory(self) -> Any:
-        return reader_factory(self._jvm, _read, self._schema)
+        return reader_factory(self._jvm, _read, self._schema, columnar=self._is_columnar)
 
 
 def _read(step: Step) -> Iterator[pa.RecordBatch]:

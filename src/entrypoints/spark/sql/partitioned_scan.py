@@ -21,6 +21,7 @@ from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
+from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
 from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
@@ -116,7 +117,7 @@ class PartitionedScan(DriverScan):
         *,
         keeps: bool,
     ) -> None:
-        super().__init__(jvm, schema)
+        super().__init__(jvm, schema, Form(jvm, struct(schema)))
         self._keeps = keeps
         self._name = name
         self._catalog = catalog
@@ -169,7 +170,7 @@ class PartitionedScan(DriverScan):
     def createReaderFactory(self) -> Any:
         wanted = arrow_of(struct(self._schema))
         read = PartitionReader(self._scan.schema, wanted, self._condition).read
-        return reader_factory(self._jvm, read, self._schema)
+        return reader_factory(self._jvm, read, self._schema, columnar=self._is_columnar)
 
 
 @attrs.frozen

@@ -23,6 +23,7 @@ from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
 from lancekeep.entrypoints.spark.sql.answers import Unmetered
+from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.lookup import Found, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
@@ -149,10 +150,11 @@ class ScanBuilder(Proxy):
         aggregates = self._aggregation is not None
         seen = self._jvm.struct(schema)
         task = self._task(self._condition)
-        batch = Batch(self._jvm, seen, self._dataset, task, found, aggregates)
+        form = Form(self._jvm, schema)
+        batch = Batch(self._jvm, seen, form, self._dataset, task, found, aggregates)
         require_batch = partial(refuse_options, self._name, self._options)
         statistics = partial(Statistics, self._jvm, self._dataset, self._snapshot.identity, schema, self._statistics)
-        arguments = self._jvm, seen, batch, self._description(found), require_batch, self._to_stream, statistics
+        arguments = self._jvm, seen, form, batch, self._description(found), require_batch, self._to_stream, statistics
         if found is not None and self._reads_stored_columns and is_small(self._dataset, found):
             return Lookup(*arguments, schema, partial(task, found.runs))
         return Scan(*arguments)
@@ -223,15 +225,23 @@ _COUNT = StructType().add("count(*)", LongType(), nullable=False)
 
 
 class DriverScan(Unmetered):
-    def __init__(self, jvm: Jvm, schema: Any) -> None:
+    """A scan that is planned in the driver; without a form, it returns rows."""
+
+    def __init__(self, jvm: Jvm, schema: Any, form: Form | None = None) -> None:
         self._jvm = jvm
         self._schema = schema
+        self._form = form
 
     def readSchema(self) -> Any:
         return self._schema
 
     def columnarSupportMode(self) -> Any:
-        return self._jvm.java(READ + "Scan$ColumnarSupportMode").UNSUPPORTED
+        modes = self._jvm.java(READ + "Scan$ColumnarSupportMode")
+        return modes.SUPPORTED if self._is_columnar else modes.UNSUPPORTED
+
+    @property
+    def _is_columnar(self) -> bool:
+        return self._form is not None and self._form.is_columnar
 
     def toMicroBatchStream(self, checkpoint: str) -> Any:
         raise Unsupported("a count is no stream")
@@ -250,13 +260,14 @@ class Scan(DriverScan):
         self,
         jvm: Jvm,
         schema: Any,
+        form: Form,
         batch: Batch,
         description: str,
         require_batch: Callable[[], None],
         to_stream: Callable[[Any, str], Any],
         statistics: Callable[[], Statistics],
     ) -> None:
-        super().__init__(jvm, schema)
+        super().__init__(jvm, schema, form)
         self._batch = batch
         self._description = description
         self._require_batch = require_batch
@@ -271,6 +282,7 @@ class Scan(DriverScan):
         return self._batch
 
     def toMicroBatchStream(self, checkpoint: str) -> Any:
+        self._form = None  # Spark's own readers of a stream return rows
         return self._to_stream(self._schema, checkpoint)
 
     def estimateStatistics(self) -> Any:
@@ -324,6 +336,7 @@ class Batch(Proxy):
         self,
         jvm: Jvm,
         schema: Any,
+        form: Form,
         dataset: Any,
         read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]],
         found: Found | None,
@@ -331,6 +344,7 @@ class Batch(Proxy):
     ) -> None:
         self._jvm = jvm
         self._schema = schema
+        self._form = form
         self._dataset = dataset
         self._read = read
         self._found = found
@@ -344,7 +358,7 @@ class Batch(Proxy):
         return partitions(self._jvm, parts or ([[]] if self._aggregates else []))
 
     def createReaderFactory(self) -> Any:
-        return reader_factory(self._jvm, self._read, self._schema)
+        return reader_factory(self._jvm, self._read, self._schema, columnar=self._form.is_columnar)
 
 
 @attrs.frozen

@@ -20,20 +20,21 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm
 Batches = Iterable[pa.RecordBatch]
 
 
-def reader_factory(jvm: Jvm, read: Callable[[Any], Iterator[pa.RecordBatch]], schema: Any) -> Any:
+def reader_factory(jvm: Jvm, read: Callable[[Any], Iterator[pa.RecordBatch]], schema: Any, *, columnar: bool) -> Any:
     """Return a ``PartitionReaderFactory``.
 
     Args:
         jvm: The session's JVM.
         read: Takes a value that was passed to `partitions` and yields batches.
         schema: The Spark schema of the batches.
+        columnar: Whether the scan has promised columns: see `Form`.
     """
 
     def read_one(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from read(pickle.loads(batch.column(0)[0].as_py()))  # from the driver, by `partitions`
 
-    return python_source.reader_factory(jvm, read_one, schema)
+    return python_source.reader_factory(jvm, read_one, schema, columnar=columnar)
 
 
 def partitions(jvm: Jvm, values: Sequence[Any]) -> Any:
