@@ -12,7 +12,7 @@ from typing import Any
 from planted.fault import Fault, nothing
 from readers.walk import Walk
 
-from lancekeep.application.rows.appends import Appends
+from lancekeep.application.rows.predecessors import Predecessors
 from lancekeep.domain.dataset_files import TRANSACTIONS
 
 
@@ -23,10 +23,10 @@ def _by_position(stored: Any, written: Any) -> Any:
     return file
 
 
-_PUT = Appends._put
+_PUT = Predecessors.put
 
 
-def _all_but_transactions(self: Appends, key: str, content: bytes) -> None:
+def _all_but_transactions(self: Predecessors, key: str, content: bytes) -> None:
     if f"/{TRANSACTIONS}/" not in key:
         _PUT(self, key, content)
 
@@ -149,7 +149,7 @@ FAULTS: Mapping[str, Fault[Walk]] = {
     ),
     "transaction files of appends are left out": Fault(
         Walk("v1", "none", ("write(at=0, mode='append', value=0)",)),
-        {"lancekeep.application.rows.appends.Appends._put": _all_but_transactions},
+        {"lancekeep.application.rows.predecessors.Predecessors.put": _all_but_transactions},
     ),
     "clean-up removes what other catalogs have moved to a base": Fault(
         Walk(

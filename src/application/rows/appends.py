@@ -20,11 +20,12 @@ import attrs
 
 from lancekeep.application.commits.keyed_requests import current_request, current_sharing, refuse_to_share
 from lancekeep.application.commits.table_commits import READ_AHEAD
-from lancekeep.application.concurrency import alongside, in_background, is_kept, is_remote
+from lancekeep.application.concurrency import in_background, is_kept
 from lancekeep.application.rows.append_lines import Line, Lines, Predecessor
 from lancekeep.application.rows.committer import Committer
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.application.rows.forwarding import Forwarding
+from lancekeep.application.rows.predecessors import Predecessors
 from lancekeep.application.rows.recorded_keys import Claim, RecordedKeys, TableKeys
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
@@ -41,25 +42,18 @@ from lancekeep.domain.errors import (
     InvalidInput,
     LancekeepError,
     StoreUnavailable,
-    Unsupported,
 )
 from lancekeep.domain.idempotency import Superseded, another_request
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.recorded_keys import Effect, Group, Recorded, SharedKey
-from lancekeep.domain.table import v1_table
-from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
-from lancekeep.format.json_files import version_hint
 from lancekeep.ports.committers import Received
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.table_engine import TableEngine
 
 T = TypeVar("T")
-
-_HINT_EVERY = 16
-"""A version hint this far behind costs a reader of local files a few microseconds per version."""
 
 
 @attrs.frozen
@@ -120,6 +114,7 @@ class Appends(Committer[Line, Append]):
         self._waiting = waiting
         self._keys = keys
         self._now = now
+        self._predecessors = Predecessors(versions)
         self._forwarding = forwarding
 
     def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
@@ -263,13 +258,13 @@ class Appends(Committer[Line, Append]):
         met = met or (line.is_owed_elsewhere and self._waiting.needs_pauses(line.mark or b""))
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
         if base is not None:
-            self._hint(base)
+            self._predecessors.hint(base)
 
     def _begin_to_ask(self, line: Line) -> Callable[[], bool]:
         """Start to check whether a writer of another process has lost a commit since the last check."""
         if not line.pace.is_busy(self._clock()):
             return lambda: False
-        last = self._begin(lambda: self._waiting.last(line.table))
+        last = self._predecessors.begin(lambda: self._waiting.last(line.table))
 
         def has_changed() -> bool:
             before, line.mark = line.mark, last()
@@ -286,16 +281,16 @@ class Appends(Committer[Line, Append]):
         """
         base, met = line.base, False
         keys = self._keys.of(line.table) if any(append.key is not None for append in group) else None
-        is_current = None if base is None else self._begin_checks(line.table, base)
+        is_current = None if base is None else self._predecessors.begin_checks(line.table, base)
         if base is None:
-            base = self._load(line.table)
+            base = self._predecessors.load(line.table)
         if keys is not None:
             group = self._unrecorded(keys, self._without_logs(group), base)
         written_for = base
         appends, files = self._write(base, group, keys)
         try:
             if is_current is not None and not is_current():
-                base = self._load(line.table)
+                base = self._predecessors.load(line.table)
                 met = not base.version.rebased
             for attempt in range(ATTEMPTS):
                 left: Sequence[Append] = [append for append in group if not append.is_dropped]
@@ -427,15 +422,16 @@ class Appends(Committer[Line, Append]):
         data = NewFile(data_file_name(uuid4().bytes), len(encoded.content), encoded.rows, encoded.layout)
         files = _Files(base.root, data, encoded.content, base.version.adding(data, str(uuid4())))
         self._versions.commits.prove()
-        recorded = self._begin(partial(self._put, files.transaction_key, files.transaction.content), syncs=True)
+        put = self._predecessors.put
+        recorded = self._predecessors.begin(partial(put, files.transaction_key, files.transaction.content), syncs=True)
         named = tuple(append.key for append in appends if append.key is not None)
         if keys is not None and named:
             group_keys = Group(named, base.version.version + 1, files.transaction.name)
-            claimed = self._begin(partial(keys.claim, group_keys), syncs=True)
-            self._put(files.data_key, files.content)
+            claimed = self._predecessors.begin(partial(keys.claim, group_keys), syncs=True)
+            put(files.data_key, files.content)
             files = attrs.evolve(files, claim=claimed())
         else:
-            self._put(files.data_key, files.content)
+            put(files.data_key, files.content)
         recorded()
         return appends, files
 
@@ -448,8 +444,8 @@ class Appends(Committer[Line, Append]):
         rebased = files
         if read != version and not (read < version and self._versions.commits.rows.guarantees.derived):
             rebased = attrs.evolve(files, transaction=base.version.adding(files.data, str(uuid4())))
-            self._put(rebased.transaction_key, rebased.transaction.content)
-            in_background(partial(self._delete, files.transaction_key))
+            self._predecessors.put(rebased.transaction_key, rebased.transaction.content)
+            in_background(partial(self._predecessors.delete, files.transaction_key))
         claim = files.claim
         if keys is None or claim is None:
             return rebased
@@ -460,72 +456,15 @@ class Appends(Committer[Line, Append]):
         in_background(claim.withdraw)
         return attrs.evolve(rebased, claim=again)
 
-    def _put(self, key: str, content: bytes) -> None:
-        commits = self._versions.commits
-        commits.retry.call(partial(commits.objects.put, key, content))
-
     def _discard(self, files: _Files | None) -> None:
         """Remove files that no version names."""
         if files is not None:
-            self._delete(files.data_key)
-            self._delete(files.transaction_key)
+            self._predecessors.delete(files.data_key)
+            self._predecessors.delete(files.transaction_key)
             if files.claim is not None:
                 files.claim.withdraw()
 
-    def _delete(self, key: str) -> None:
-        with suppress(LancekeepError):  # an orphan, which clean-up removes
-            self._versions.commits.objects.delete(key)
-
     # -- the version to follow ----------------------------------------------------------------------------------
-
-    def _begin_checks(self, table: ObjectId, base: Predecessor) -> Callable[[], bool]:
-        """Start to check whether ``base`` is still the latest version of the table."""
-        commits = self._versions.commits
-        found = self._begin(lambda: self._versions.find_table(table))
-        latest = proof = None
-        if commits.rows.guarantees.derived:  # otherwise the reservation checks it
-            latest = self._begin(lambda: commits.retry.call(lambda: commits.rows.latest(base.root.base_uri)))
-        if v1_table(base.table.location) is not None:  # another table may have the location now
-            key = f"{base.root.key}/{DATA}/{base.version.last_file}"
-            proof = self._begin(lambda: commits.retry.call(lambda: commits.objects.head(key)))
-
-        def is_current() -> bool:
-            entry = found()
-            if self._versions.dataset_root(entry) != base.root or entry.rules != base.table.rules:
-                return False
-            if proof is not None and not (base.version.last_file and proof()):
-                return False
-            row = None if latest is None else latest()
-            return latest is None or (row is not None and row.version == base.version.version)
-
-        return is_current
-
-    def _begin(self, act: Callable[[], T], *, syncs: bool = False) -> Callable[[], T]:
-        """Start ``act`` in another thread if it is a request; otherwise it runs when its result is asked for.
-
-        An act that syncs a file waits as a request does: two syncs at the same time take little longer than one.
-        """
-        objects = self._versions.commits.objects
-        waits = is_remote(objects) or (syncs and objects.guarantees.durable)
-        return alongside(act).result if waits else act
-
-    def _load(self, table: ObjectId) -> Predecessor:
-        """Read the latest version of a table.
-
-        Raises:
-            Unsupported: The table has no version, or only the engine can append to it.
-            Damaged: The names of its manifests mix both schemes.
-        """
-        found = self._versions.find_table(table)
-        root, commits = self._versions.dataset_root(found), self._versions.commits
-        if commits.rows.guarantees.derived and not commits.objects.guarantees.atomic_create:
-            raise Unsupported(f"{table}: the storage has no create-only write")
-        self._versions.require_one_scheme(found)
-        row = commits.latest(root)
-        if row is None or scheme_of(row) is not NamingScheme.V2:
-            raise Unsupported(f"{table}: it has no version, or its manifests have names of the scheme V1")
-        content = commits.retry.call(partial(commits.objects.get, row.path))
-        return Predecessor(found, root, Appendable.parse(content, row.path))
 
     def _after(self, base: Predecessor, found: Sequence[bytes], attempt: int) -> Predecessor:
         """Return the latest version after a conflict."""
@@ -534,14 +473,7 @@ class Appends(Committer[Line, Append]):
             retry.sleep(min(retry.cap, retry.first * 2**attempt) * retry.jitter())
         if 0 < len(found) < READ_AHEAD:
             return attrs.evolve(base, version=Appendable.parse(found[-1], base.root.versions_key))
-        return self._load(base.table.id)
-
-    def _hint(self, base: Predecessor) -> None:
-        """Write the version hint every few versions, where readers need it to find the latest version."""
-        version, objects = base.version.version, self._versions.commits.objects
-        if version % _HINT_EVERY == 0 and not objects.guarantees.paged:
-            with suppress(LancekeepError):
-                objects.put(base.root.hint_key, version_hint(version))
+        return self._predecessors.load(base.table.id)
 
 
 def _place(base: Predecessor) -> tuple[DatasetRoot, int, str]:
