@@ -270,6 +270,11 @@ def layout_of(example: bytes, version: Appendable, name: str) -> bytes:
     return bytes(file.SerializeToString())
 
 
+def fragment_of(file: NewFile) -> Fragment:
+    """Return a new fragment of one data file, which has no id yet."""
+    return decoded(Fragment, _fragment_of(file))
+
+
 def _fragment_of(file: NewFile) -> Any:
     data = parse(DataFile, file.layout)
     data.path, data.file_size_bytes = file.name, file.size

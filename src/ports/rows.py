@@ -260,6 +260,13 @@ class RowEngine(Protocol):
             keys: keys as `keys` returns them, at least one.
         """
 
+    def located(self, dataset: Any, column: str, fragments: Collection[int]) -> Any:
+        """Return the values of a column, with the addresses of their rows.
+
+        Returns:
+            A ``pyarrow.RecordBatchReader`` of two columns.
+        """
+
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
         """Commit an earlier version's contents as a new version, and return the dataset."""
 

@@ -146,6 +146,12 @@ class LanceRows:
         with translated(dataset):
             return found_keys(dataset, on, keys)
 
+    def located(self, dataset: Any, column: str, fragments: Collection[int]) -> pa.RecordBatchReader:
+        with translated(dataset):
+            chosen = [dataset.get_fragment(number) for number in fragments]
+            scanner = dataset.scanner(columns=[column], fragments=chosen, with_row_address=True)
+            return scanner.to_reader() if chosen else scanner.to_table().slice(0, 0).to_reader()
+
     def restore(self, dataset: Any, version: int, branch: str | None) -> Any:
         old = dataset.checkout_version(version if branch is None else (branch, version))
         old.restore()

@@ -16,6 +16,7 @@ from lancekeep.domain.dataset_files import INDICES
 from lancekeep.domain.errors import Damaged, ObjectNotFound, Unsupported
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.judge import Approved, approve
 from lancekeep.format.lineage import Manifest
 from lancekeep.format.replaced_values import Changes, Sources, settle, settled_file
 from lancekeep.format.table_version import TableVersion
@@ -83,6 +84,14 @@ class SettledIndexes:
             return None
         self.write(root, settled.files)
         return settled.version
+
+    def approved(self, root: DatasetRoot, before: TableVersion, built: Approved) -> Approved:
+        """Return a built version without entries of replaced values.
+
+        See `built`. The version changes rows.
+        """
+        settled = self.built(root, before, built.content) if before.indices else None
+        return built if settled is None else approve(root.base_uri, settled, before)
 
     def write(self, root: DatasetRoot, files: Mapping[str, bytes]) -> None:
         """Write index files."""

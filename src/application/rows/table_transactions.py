@@ -46,7 +46,7 @@ from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBase
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import LEGACY, Facts, file_version
-from lancekeep.format.judge import Approved, approve
+from lancekeep.format.judge import Approved
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
 from lancekeep.ports.table_engine import StagedVersion
@@ -155,7 +155,8 @@ class TableTransactions:
             restored = self._restored(object_id, known, transaction)
             following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
             self._require_files(object_id, rebased, following)
-            following = self._settled(root, rebased, previous, following)
+            if isinstance(rebased.operation, Update):
+                following = commits.settled_indexes.approved(root, previous, following)
             if recorded is not rebased:
                 commits.record_transaction(root, following)  # step 2 of the flow
                 recorded = rebased
@@ -229,15 +230,6 @@ class TableTransactions:
         if isinstance(transaction.operation, UpdateBases):
             paths = [base.path for base in transaction.operation.new_bases]
             self._versions.base_paths.require_files(object_id, paths, built.content)
-
-    def _settled(
-        self, root: DatasetRoot, transaction: Transaction, previous: TableVersion, built: Approved
-    ) -> Approved:
-        """Return a version whose indexes have no entries of rows that moved, and write its index files."""
-        if not isinstance(transaction.operation, Update) or not previous.indices:
-            return built
-        settled = self._ledger.commits.settled_indexes.built(root, previous, built.content)
-        return built if settled is None else approve(root.base_uri, settled, previous)
 
     def commit_staged(
         self,

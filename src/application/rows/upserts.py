@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from lancekeep.application.commits.keyed_requests import current_request, curren
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.committer import Committer
+from lancekeep.application.rows.direct_upserts import DirectUpserts
 from lancekeep.application.rows.forwarding import Forwarding
 from lancekeep.application.rows.group_keys import GroupKeys
 from lancekeep.application.rows.recorded_keys import RecordedKeys
@@ -63,6 +65,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         engine: The table engine.
         keys: The keys of earlier upserts; None if no request has keys here.
         forwarding: Sends upserts to other processes of this host; None if this process commits its own.
+        direct: Commits groups without the engine; None if the engine commits all.
         clock: Returns monotonic seconds.
         sleep: Waits for a number of seconds.
     """
@@ -75,6 +78,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         engine: TableEngine,
         keys: RecordedKeys | None = None,
         forwarding: Forwarding | None = None,
+        direct: DirectUpserts | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -84,6 +88,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         self._engine = engine
         self._keys = keys
         self._forwarding = forwarding
+        self._direct = direct
         self._sleep = sleep
 
     def gather(self, data: Any, rule: MergeRule, patience: float) -> tuple[Upsert | None, Any]:
@@ -239,7 +244,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
             The upserts to commit together next.
         """
         keys = None if self._keys is None else GroupKeys(self._keys, line.table, group)
-        attempt = _Merge(self._writes, self._engine, line.table, group, keys)
+        attempt = _Merge(self._writes, self._engine, line.table, group, keys, self._direct)
 
         def commit(source: Source) -> Changed:
             now = self._clock()
@@ -317,7 +322,9 @@ class _Merge:
         table: ObjectId,
         group: Sequence[Upsert],
         keys: GroupKeys | None,
+        direct: DirectUpserts | None,
     ) -> None:
+        self._direct = direct
         self._writes = writes
         self._engine = engine
         self._table = table
@@ -360,18 +367,8 @@ class _Merge:
             self.has_begun = True
             return commit()
 
-        def announced(attempt: CommitAttempt | None) -> None:
-            self._is_by_engine = attempt is None
-            if attempt is not None:
-                if self._keys is not None:
-                    self._keys.claim(attempt, self.counts)
-                self._announce(attempt.token())
-                return
-            for upsert in self._group:
-                if upsert.asker is not None or upsert.key is not None:  # which needs the token, or the version
-                    upsert.drop()
-            self._require_callers()
-
+        if (change := self._commit_directly()) is not None:
+            return change
         return change_table(
             self._writes,
             self._engine,
@@ -382,8 +379,42 @@ class _Merge:
             admits=lambda dataset, version: rows.keeps_apart(dataset, version, source, rule),
             checks=self._check,
             rebased=True,
-            announce=announced,
+            announce=self._begin,
         )
+
+    def _commit_directly(self) -> Changed | None:
+        """Commit the group without the engine, if possible; see `DirectUpserts.commit`."""
+        if self._direct is None:
+            return None
+
+        def counted(counts: Sequence[MergeCounts]) -> None:
+            self.counts = counts
+
+        def announced(attempt: CommitAttempt | None) -> None:
+            self._begin(attempt)
+            self.has_begun = True
+
+        rows, rule = [upsert.rows for upsert in self._group], self._group[0].rule
+        return self._direct.commit(
+            self._table, rule, rows, counted=counted, checks=partial(self._check, None), announce=announced
+        )
+
+    def _begin(self, attempt: CommitAttempt | None) -> None:
+        """Record the keys and let the callers learn of an attempt; None if the engine commits without a token.
+
+        Raises:
+            _Divided: A caller waits no longer, or has to commit otherwise.
+        """
+        self._is_by_engine = attempt is None
+        if attempt is not None:
+            if self._keys is not None:
+                self._keys.claim(attempt, self.counts)
+            self._announce(attempt.token())
+            return
+        for upsert in self._group:
+            if upsert.asker is not None or upsert.key is not None:  # which needs the token, or the version
+                upsert.drop()
+        self._require_callers()
 
     def _announce(self, token: CommitToken | None) -> None:
         """Let the callers learn that an attempt is about to commit.

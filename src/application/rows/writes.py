@@ -272,6 +272,18 @@ class Writes:
         watched.settle(table.id, merge)
         return committed
 
+    def commit_built(self, object_id: ObjectId, commit: Callable[[], Committed]) -> Committed:
+        """Commit a version that the caller has built.
+
+        Partitions are published, as by `commit_change`.
+
+        Args:
+            object_id: The table.
+            commit: Commits the version. An unknown outcome is resolved if the stores answer.
+        """
+        with self._diagnosis.of(object_id):
+            return self._published.commit(object_id, None, lambda: self._settled(object_id, commit))
+
     def change_unpublished(self, object_id: ObjectId, act: Callable[[Any], Any], after: int) -> Committed:
         """Commit a native change of a partition directly after a version.
 

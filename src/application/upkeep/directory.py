@@ -293,9 +293,11 @@ class Directory:
     @part
     def upserts(self) -> Upserts:
         """The upserts of this process, which share commits."""
+        from lancekeep.application.rows.direct_upserts import DirectUpserts
         from lancekeep.application.rows.upserts import Upserts
 
-        return Upserts(self.writes, self.engine, self._keys, self._forwarding)
+        direct = DirectUpserts(self.writes, self.versions, self.engine)
+        return Upserts(self.writes, self.engine, self._keys, self._forwarding, direct)
 
     def _forwarding_to(self, committers: Committers) -> Forwarding:
         from lancekeep.application.rows.forwarding import Forwarding

@@ -1,0 +1,94 @@
+"""The rows of a table by their keys, in the memory of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancekeep.native import compute as pc
+
+MOST_KEYS: Final = 4_000_000
+"""The rows of a table whose keys a process holds."""
+MOST_BYTES: Final = 64 << 20
+"""The bytes of these keys, with the addresses of their rows."""
+MOST_BYTES_TOGETHER: Final = 128 << 20
+"""The bytes of the keys of all tables."""
+_MOST_MOVED = 50_000
+
+Addresses = npt.NDArray[np.uint64]
+
+
+class KnownKeys:
+    """The addresses of the live rows of one version, by their keys.
+
+    A version that this process makes of it is noted by the rows that it moves and adds. Not safe for several threads.
+
+    Args:
+        kind: the ``pyarrow.DataType`` of the key column.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self._values = pa.chunked_array([], kind)
+        self._addresses: Addresses = np.empty(0, np.uint64)
+        self._moved: dict[Any, int] = {}
+        self._dead = set[int]()
+
+    @property
+    def size(self) -> int:
+        """The bytes in memory, without the latest moves."""
+        return int(self._values.nbytes) + self._addresses.nbytes
+
+    def find(self, wanted: Collection[Any]) -> Mapping[Any, Sequence[int]]:
+        """Return the addresses of the rows with some values.
+
+        Values that no row has are left out.
+        """
+        found: dict[Any, list[int]] = {value: [self._moved[value]] for value in wanted if value in self._moved}
+        at = pc.indices_nonzero(pc.is_in(self._values, value_set=pa.array(wanted, self.kind)))
+        values = self._values.take(at).to_pylist()
+        for value, address in zip(values, self._addresses[at.to_numpy()].tolist(), strict=True):
+            if address not in self._dead:
+                found.setdefault(value, []).append(address)
+        return found
+
+    def move(self, values: Sequence[Any], fragment: int, before: Mapping[Any, Sequence[int]]) -> None:
+        """Note that the rows with some values are the rows of a new fragment now.
+
+        Args:
+            values: the values of the rows of the fragment, in order.
+            fragment: its id.
+            before: what `find` has returned for these values.
+        """
+        for addresses in before.values():
+            self._dead.update(addresses)
+        self._moved.update((value, fragment << 32 | offset) for offset, value in enumerate(values))
+        if len(self._moved) > _MOST_MOVED:
+            self.replace((), self._moved_rows())
+
+    def replace(self, fragments: Collection[int], rows: Iterable[tuple[Any, Addresses]]) -> None:
+        """Forget the rows of some fragments, and add rows.
+
+        Args:
+            fragments: the ids of the fragments.
+            rows: values of the key column, each with the addresses of their rows.
+        """
+        added = list(rows)
+        gone = np.array(sorted(fragments), np.uint64)
+        if fragments:
+            self._moved = {value: each for value, each in self._moved.items() if each >> 32 not in fragments}
+        keep = ~np.isin(self._addresses >> np.uint64(32), gone)
+        keep &= ~np.isin(self._addresses, np.array(sorted(self._dead), np.uint64))
+        self._dead.clear()
+        values = self._values.filter(pa.array(keep))
+        self._values = pa.chunked_array([*values.chunks, *(each.cast(self.kind) for each, _ in added)], self.kind)
+        self._values = pa.chunked_array([self._values.combine_chunks()], self.kind)
+        self._addresses = np.concatenate([self._addresses[keep], *(each for _, each in added)])
+
+    def _moved_rows(self) -> Iterator[tuple[Any, Addresses]]:
+        moved, self._moved = self._moved, {}
+        yield pa.array(list(moved), self.kind), np.fromiter(moved.values(), np.uint64, len(moved))
