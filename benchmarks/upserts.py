@@ -2,12 +2,14 @@
 
     python benchmarks/upserts.py [--clients 1 16 64] [--native 1 8 64] [--seconds 8] [--rows 10] [--table-rows 1000000]
                                  [--stores storage sqlite] [--latency 60] [--stable] [--server] [--workers 2]
+                                 [--keyed]
 
 Each client merges ``--rows`` rows by key, of which half replace random rows of the table, waits for the answer, and
 merges again. The key has a B-tree, which covers the first ``--table-rows`` rows. After each run plain pylance reads the
 table: each key is there once, with the value of its last upsert, and the counts of all answers add up. The table
 is on the local disk, or with ``--latency`` on an S3 server as for `appends.py`. ``--server`` measures the same through
-`lancekeep serve`, with one HTTP connection per client.
+`lancekeep serve`, with one HTTP connection per client. ``--keyed`` measures each of these again with an idempotency
+key in each upsert, and prints the ratio.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def run_clients(merge: Merge, clients: int, seconds: float, rows: int, size: int
     return latencies, (sum(each for each, _ in counts), sum(each for _, each in counts)), time.monotonic() - began
 
 
-def request_of(rows: int, size: int, client: int, number: int) -> bytes:
+def request_of(rows: int, size: int, keyed: bool, client: int, number: int) -> bytes:
     """Return the HTTP request of an upsert."""
     sink = io.BytesIO()
     table = rows_of(client, number, rows, size)
@@ -92,15 +94,16 @@ def request_of(rows: int, size: int, client: int, number: int) -> bytes:
         writer.write_table(table)
     body = sink.getvalue()
     clauses = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+    key = f"Idempotency-Key: {uuid4()}\r\n" if keyed else ""
     head = (
-        f"POST /v1/table/ml$t/merge_insert?{clauses} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"POST /v1/table/ml$t/merge_insert?{clauses} HTTP/1.1\r\nHost: 127.0.0.1\r\n{key}"
         f"Content-Type: application/vnd.apache.arrow.stream\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
 def drive(
-    host: str, port: int, clients: int, seconds: float, rows: int, size: int, first: int = 0
+    host: str, port: int, clients: int, seconds: float, rows: int, size: int, first: int, keyed: bool
 ) -> tuple[list[float], Counts, float]:
     """Upsert through HTTP connections of one thread; return as `run_clients`.
 
@@ -108,7 +111,7 @@ def drive(
     """
     bodies: list[bytes] = []
     latencies, _, took = drive_requests(
-        [(host, port)], clients, seconds, first, partial(request_of, rows, size), bodies.append
+        [(host, port)], clients, seconds, first, partial(request_of, rows, size, keyed), bodies.append
     )
     answers = [json.loads(body) for body in bodies]
     sums = (sum(each["num_inserted_rows"] for each in answers), sum(each["num_updated_rows"] for each in answers))
@@ -127,7 +130,7 @@ def check(uri: str, options: dict[str, str], size: int, upserts: int, rows: int,
     return int(dataset.version)
 
 
-def report(name: str, clients: int, latencies: list[float], took: float, versions: int, asked: int) -> None:
+def report(name: str, clients: int, latencies: list[float], took: float, versions: int, asked: int) -> float:
     latencies.sort()
     rate, median = len(latencies) / took, 1000 * statistics.median(latencies)
     record("upserts", f"{name}: {clients} clients", "upserts per second", rate)
@@ -138,6 +141,7 @@ def report(name: str, clients: int, latencies: list[float], took: float, version
         f"{len(latencies) / max(1, versions):.1f} | {asked / len(latencies):.2f} |",
         flush=True,
     )
+    return rate
 
 
 class Place:
@@ -166,7 +170,7 @@ class Place:
         return s3_options(self._endpoint) if self.proxy else {}
 
 
-def ours(place: Place, kind: str, clients: int, args: Any) -> None:
+def ours(place: Place, kind: str, clients: int, args: Any, *, keyed: bool = False) -> float:
     root, store, size = place.root(), place.store(kind), args.table_rows
     with lancekeep.connect(root, commit_store=store, storage_options=place.direct) as catalog:
         catalog.create_namespace("ml")
@@ -185,9 +189,9 @@ def ours(place: Place, kind: str, clients: int, args: Any) -> None:
             name = f"{kind}, server" if args.workers == 1 else f"{kind}, {args.workers} workers"
             address = stack.enter_context(served(root, store, place.options, max(64, clients), args.workers))
             process = stack.enter_context(ProcessPoolExecutor(1, SPAWN))
-            warm = process.submit(drive, *address, 1, 0.0, args.rows, size, clients).result()
+            warm = process.submit(drive, *address, 1, 0.0, args.rows, size, clients, keyed).result()
             asked = place.proxy.requests.total() if place.proxy else 0
-            done = process.submit(drive, *address, clients, args.seconds, args.rows, size)
+            done = process.submit(drive, *address, clients, args.seconds, args.rows, size, 0, keyed)
             latencies, counts, took = done.result()
             counts, others = (counts[0] + warm[1][0], counts[1] + warm[1][1]), len(warm[0])
         else:
@@ -196,7 +200,8 @@ def ours(place: Place, kind: str, clients: int, args: Any) -> None:
     asked = place.proxy.requests.total() - asked if place.proxy else 0
     upserts = len(latencies) + others
     versions = check(uri, place.direct, size, upserts, args.rows, counts) - before - others
-    report(f"{name}, stable row ids" if args.stable else name, clients, latencies, took, versions, asked)
+    name = f"{name}, keys" if keyed else name
+    return report(f"{name}, stable row ids" if args.stable else name, clients, latencies, took, versions, asked)
 
 
 def native(place: Place, clients: int, args: Any) -> None:
@@ -238,9 +243,12 @@ def main() -> None:
     parser.add_argument("--stable", action="store_true", help="tables with stable row ids")
     parser.add_argument("--server", action="store_true", help="through `lancekeep serve` instead of threads")
     parser.add_argument("--workers", type=int, default=1, help="processes of the server, with --server")
+    parser.add_argument("--keyed", action="store_true", help="also with a new idempotency key for each upsert")
     args = parser.parse_args()
     if args.workers > 1 and not args.server:
         parser.error("--workers needs --server: only servers have workers")
+    if args.keyed and not args.server:
+        parser.error("--keyed needs --server: keys belong to requests")
     print("| writers | clients | upserts/s | p50 ms | p99 ms | upserts/version | requests/upsert |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     with ExitStack() as stack:
@@ -249,7 +257,11 @@ def main() -> None:
             native(place, clients, args)
         for kind in args.stores:
             for clients in args.clients:
-                ours(place, kind, clients, args)
+                plain = ours(place, kind, clients, args)
+                if args.keyed:
+                    keyed = ours(place, kind, clients, args, keyed=True)
+                    record("upserts", f"{kind}: {clients} clients", "keyed to plain", keyed / plain)
+                    print(f"| {kind}, keyed to plain | {clients} | {keyed / plain:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
