@@ -196,6 +196,11 @@ SOAK = {
             )
         ),
     },
+    "tests/integration/test_keyed_upserts.py": {
+        "[dynamodb",
+        "[postgres",
+        "[redis",
+    },
     "tests/integration/test_killed_drivers.py": {
         "test_killed_driver_loses_and_repeats_no_work",
     },
@@ -549,6 +554,11 @@ KEPT = {
     "tests/contracts/test_object_stores.py::TestS3InAContainer::test_one_of_racing_creators_wins",
     "tests/integration/test_appends.py::test_appends_follow_deletes_compaction_and_new_columns[conditional-put-s3]",
     "tests/integration/test_cleanup.py::test_files_of_tags_branches_and_clones_are_kept[conditional-put on s3]",
+    "tests/integration/test_keyed_upserts.py::test_a_repeated_request_overtakes_the_first_before_its_commit[postgres-True]",
+    "tests/integration/test_keyed_upserts.py::test_a_repeated_request_overtakes_the_first_before_its_commit[redis-True]",
+    "tests/integration/test_keyed_upserts.py::test_keyed_upserts_share_a_version_and_repeat_their_counts[dynamodb]",
+    "tests/integration/test_keyed_upserts.py::test_keyed_upserts_share_a_version_and_repeat_their_counts[postgres]",
+    "tests/integration/test_keyed_upserts.py::test_keyed_upserts_share_a_version_and_repeat_their_counts[redis]",
     "tests/integration/test_managed_tables.py::test_storage_managed_tables_move_and_return[hive-None]",
     "tests/integration/test_managed_tables.py::test_table_is_managed_by_the_manager_that_its_property_names[hive]",
     "tests/integration/test_repair.py::test_incomplete_manifest_is_removed[conditional-put on s3]",

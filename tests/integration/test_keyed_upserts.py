@@ -58,9 +58,11 @@ class Site:
         return dict(zip(rows["id"], rows["by"], strict=True))
 
 
-@pytest.fixture(params=["storage", "sqlite"])
+@pytest.fixture(params=["storage", "sqlite", "redis", "dynamodb", "postgres"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    site = Site(deployment(request.param, tmp_path, "", ""))
+    urls = {"redis": "redis_url", "dynamodb": "moto_endpoint", "postgres": "postgres_url"}
+    url = request.getfixturevalue(urls[request.param]) if request.param in urls else ""
+    site = Site(deployment(request.param, tmp_path, url, url, url))
     site.open().write("t", people(0))
     return site
 
