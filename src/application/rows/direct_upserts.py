@@ -28,7 +28,7 @@ from lancekeep.application.rows.append_lines import Predecessor
 from lancekeep.application.rows.known_keys import MOST_BYTES, MOST_BYTES_TOGETHER, MOST_KEYS, Addresses, KnownKeys
 from lancekeep.application.rows.predecessors import Predecessors
 from lancekeep.application.rows.versions import Versions, raise_unless_committed
-from lancekeep.application.rows.write_checks import Announce, CommitAttempt
+from lancekeep.application.rows.write_checks import BuiltVersion, CommitAttempt
 from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.commit import Changed, Committed, Conflict
@@ -36,6 +36,7 @@ from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.dataset_files import DATA, DELETIONS, TRANSACTIONS, data_file_name, deletion_file_name
 from lancekeep.domain.errors import ConcurrentModification, LancekeepError, Unsupported, VersionTaken
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest import DeletionFile, DeletionFileType, Fragment, SchemaField
 from lancekeep.domain.operations import Transaction, Update
 from lancekeep.domain.row_rules import Rules
@@ -50,6 +51,9 @@ from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeCounts, MergeRule
 from lancekeep.ports.table_engine import TableEngine
+
+Claim = Callable[[BuiltVersion, Sequence[MergeCounts]], object]
+"""Receives a version that is about to be committed, and what each upsert inserts and updates."""
 
 _STABLE_ROW_IDS = 2
 _READS = 2
@@ -85,6 +89,11 @@ class _Known:
     deleted: dict[int, BitMap] = attrs.field(factory=dict)
     is_stale: bool = False
     losses: int = 0
+
+    @property
+    def at(self) -> tuple[DatasetRoot, int, str]:
+        """The table, number and transaction file of that version."""
+        return self.base.root, self.base.version.version, self.base.version.transaction
 
     def lose(self) -> None:
         """Note that another writer was faster."""
@@ -168,9 +177,9 @@ class DirectUpserts:
         rule: MergeRule,
         group: Sequence[Rows],
         *,
-        counted: Callable[[Sequence[MergeCounts]], object],
+        claim: Claim,
         checks: Callable[[Rules], object],
-        announce: Announce,
+        announce: Callable[[CommitAttempt], object],
     ) -> Changed | None:
         """Commit a group, if the engine is not needed.
 
@@ -178,7 +187,7 @@ class DirectUpserts:
             table: The table.
             rule: The key columns, and whether indexes are used.
             group: The rows of each upsert. No two rows of the group have a common key.
-            counted: Receives what each upsert inserts and updates, before the commit.
+            claim: Records the keys of the group's requests, while files are written.
             checks: Checks the rows, if the table has rules.
             announce: Is called before the commit. Its errors are raised.
 
@@ -201,7 +210,7 @@ class DirectUpserts:
             self._refuse(table, _UNREADABLE)
             return None
         try:
-            built = self._prepare(table, known, group, checks)
+            built = self._prepare(table, known, group, claim, checks)
         except LancekeepError:  # the engine commits the group, or raises the error of the right upsert
             known.is_stale, built = True, None
         if built is None:
@@ -210,7 +219,6 @@ class DirectUpserts:
                 known.losses = 0
             self._keep(table, known)
             return None
-        counted(built.counts)
         committed = self._published(table, known, built, announce)
         with suppress(Exception):  # a fault after the commit: the keys are read again
             known.follow(built)
@@ -246,7 +254,7 @@ class DirectUpserts:
     # -- one group ----------------------------------------------------------------------------------------------
 
     def _prepare(
-        self, table: ObjectId, known: _Known, group: Sequence[Rows], checks: Callable[[Rules], object]
+        self, table: ObjectId, known: _Known, group: Sequence[Rows], claim: Claim, checks: Callable[[Rules], object]
     ) -> _Built | None:
         """Build the next version, and write its files; None if the engine has to commit the group."""
         for _ in range(_READS):
@@ -257,7 +265,7 @@ class DirectUpserts:
                 checks(known.base.table.rules)
             built = self._build(known, group)
             if built is not None:
-                self._write(built)
+                self._write(known, built, claim)
             if is_current():
                 return built
             if built is not None:
@@ -324,24 +332,28 @@ class DirectUpserts:
         known.deleted.update((number, rows()) for number, rows in unread.items())
         return {number: known.deleted[number] | rows for number, rows in replaced.items()}
 
-    def _write(self, built: _Built) -> None:
+    def _write(self, known: _Known, built: _Built, claim: Claim) -> None:
+        """Write the files of a version, and record the keys of its requests."""
         self._versions.commits.prove()
-        put = self._predecessors.put
-        for written in [self._predecessors.begin(partial(put, *file), syncs=True) for file in built.files.items()]:
+        put, begin = self._predecessors.put, self._predecessors.begin
+        files = [begin(partial(put, *file), syncs=True) for file in built.files.items()]
+        claim(BuiltVersion(known.at, built.version.number, built.version.transaction), built.counts)
+        for written in files:
             written()
 
     def _discard(self, built: _Built) -> None:
         for key in built.files:
             self._predecessors.delete(key)
 
-    def _published(self, table: ObjectId, known: _Known, built: _Built, announce: Announce) -> Committed:
+    def _published(
+        self, table: ObjectId, known: _Known, built: _Built, announce: Callable[[CommitAttempt], object]
+    ) -> Committed:
         """Commit a version whose files are written."""
         has_begun, base = False, known.base
 
         def announced(token: Callable[[], CommitToken]) -> None:
             nonlocal has_begun
-            after = base.root, base.version.version, base.version.transaction
-            announce(CommitAttempt(after, built.version.number, built.version.transaction, token))
+            announce(CommitAttempt(known.at, built.version.number, built.version.transaction, token))
             has_begun = True
 
         def commit() -> Committed:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lancekeep.application.concurrency import in_background
 from lancekeep.application.rows.recorded_keys import Claim, RecordedKeys
 from lancekeep.application.rows.waiting_upserts import Upsert
-from lancekeep.application.rows.write_checks import CommitAttempt
+from lancekeep.application.rows.write_checks import BuiltVersion
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import Effect, Group
 from lancekeep.ports.rows import MergeCounts
@@ -33,7 +33,7 @@ class GroupKeys:
         self._table = table
         self._group = group
         self._keyed = [upsert for upsert in group if upsert.key is not None]
-        self._attempt: CommitAttempt | None = None
+        self._attempt: BuiltVersion | None = None
         self._claim: Claim | None = None
 
     def drop_known(self) -> None:
@@ -50,7 +50,7 @@ class GroupKeys:
                 upsert.drop()
             names.add(key.name)
 
-    def claim(self, attempt: CommitAttempt, counts: Sequence[MergeCounts]) -> None:
+    def claim(self, attempt: BuiltVersion, counts: Sequence[MergeCounts]) -> None:
         """Record the keys before an attempt.
 
         If this drops an upsert, the attempt must not be made.
@@ -98,7 +98,7 @@ class GroupKeys:
         if claim is not None:
             in_background(claim.withdraw)
 
-    def _drop_recorded(self, attempt: CommitAttempt) -> None:
+    def _drop_recorded(self, attempt: BuiltVersion) -> None:
         keys, (root, latest, _) = self._recorded.of(self._table), attempt.after
         seen = dict[int, str | None]()
         for upsert in self._keyed:

@@ -32,7 +32,7 @@ from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine, UpsertLines, announce, rows_of
 from lancekeep.application.rows.waiting_writes import answer_all
-from lancekeep.application.rows.write_checks import CommitAttempt
+from lancekeep.application.rows.write_checks import BuiltVersion, CommitAttempt
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -387,16 +387,18 @@ class _Merge:
         if self._direct is None:
             return None
 
-        def counted(counts: Sequence[MergeCounts]) -> None:
+        def claim(built: BuiltVersion, counts: Sequence[MergeCounts]) -> None:
             self.counts = counts
+            if self._keys is not None:
+                self._keys.claim(built, counts)
 
-        def announced(attempt: CommitAttempt | None) -> None:
-            self._begin(attempt)
+        def announced(attempt: CommitAttempt) -> None:
+            self._announce(attempt.token())
             self.has_begun = True
 
         rows, rule = [upsert.rows for upsert in self._group], self._group[0].rule
         return self._direct.commit(
-            self._table, rule, rows, counted=counted, checks=partial(self._check, None), announce=announced
+            self._table, rule, rows, claim=claim, checks=partial(self._check, None), announce=announced
         )
 
     def _begin(self, attempt: CommitAttempt | None) -> None:

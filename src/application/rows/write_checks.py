@@ -17,19 +17,28 @@ from lancekeep.ports.table_engine import WriteMode
 
 
 @attrs.frozen
-class CommitAttempt:
-    """An attempt to commit a version that this process has built.
+class BuiltVersion:
+    """A version that this process has built.
 
     Attributes:
         after: The version that it follows: its table, number and transaction file.
         version: The number of the version.
         transaction: The name of its transaction file.
-        token: Returns the token of the attempt.
     """
 
     after: tuple[DatasetRoot, int, str]
     version: int
     transaction: str
+
+
+@attrs.frozen
+class CommitAttempt(BuiltVersion):
+    """An attempt to commit a version that this process has built.
+
+    Attributes:
+        token: Returns the token of the attempt.
+    """
+
     token: Callable[[], CommitToken]
 
 
