@@ -64,6 +64,9 @@ class Incoming:
         self._most = most_bytes
         self._content = bytearray()
 
+    def __len__(self) -> int:
+        return len(self._content)
+
     def add(self, content: bytes) -> None:
         """Add received bytes."""
         self._content += content

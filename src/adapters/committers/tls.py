@@ -20,9 +20,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from itertools import count
-from threading import Lock, Thread
-from typing import Any, Final
+from threading import BoundedSemaphore, Lock, Thread
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from lancekeep.adapters.committers.asked import Asked
@@ -46,6 +47,8 @@ from lancekeep.ports.committers import Declined, LinkedTables, Received, Reply, 
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeCounts
 
+T = TypeVar("T")
+
 FORMAT: Final = "lancekeep-1"
 """The protocol of a link. A process accepts no other one."""
 SILENCE: Final = 1.0
@@ -60,6 +63,12 @@ AVOIDED: Final = 10.0
 """Seconds for which nothing is sent to a process that was silent."""
 MOST_LINKS: Final = 256
 """The number of processes whose appends a process takes."""
+MOST_ENTERING: Final = 64
+"""The connections that have not proven their storage; further ones wait to be accepted."""
+MOST_PROOFS: Final = 16
+"""The requests to the storage for proofs, each in a thread of its own."""
+MOST_UNREAD: Final = 256 << 20
+"""The bytes of frames that are not complete, of all processes."""
 OVERHEAD: Final = 1 << 10
 """The bytes that an append takes apart from its rows."""
 _READ_AHEAD: Final = 1 << 20
@@ -102,7 +111,10 @@ class TlsLinks:
         self._avoided: dict[str, float] = {}
         self._askers: set[_Asker] = set()
         self._taken = Taken()
+        self._proofs = BoundedSemaphore(MOST_PROOFS)
+        self._linking: set[str] = set()
         self._loop = asyncio.new_event_loop()
+        self._entering: set[asyncio.Task[None]] = set()
         self._process = os.getpid()
         self._takes = True
         self._has_begun = self._is_closed = False
@@ -121,14 +133,24 @@ class TlsLinks:
             return False
         with self._lock:
             link = self._links.get(address)
-        if link is not None and link.is_used:
-            return True
-        made = asyncio.run_coroutine_threadsafe(self._link(address), self._loop)
+            if link is not None and link.is_used:
+                return True
+            if address in self._linking:
+                return False
+            self._linking.add(address)
+        linking = self._link(address)
         try:
+            made = asyncio.run_coroutine_threadsafe(linking, self._loop)
             return made.result(2 * LINKED_WITHIN)
         except NotInTime:
             made.cancel()
             return False
+        except RuntimeError:  # the loop has ended
+            linking.close()
+            return False
+        finally:
+            with self._lock:
+                self._linking.discard(address)
 
     def send(
         self,
@@ -178,19 +200,15 @@ class TlsLinks:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        accepting = asyncio.start_server(
-            self._accept,
-            sock=self._listener,
-            limit=_READ_AHEAD,
-            ssl=self._accepting,
-            ssl_handshake_timeout=LINKED_WITHIN,
-        )
-        self._server = self._loop.run_until_complete(accepting)
+        self._listener.setblocking(False)
+        self._server = self._loop.create_task(self._accept())
         self._loop.run_forever()
         self._loop.close()
 
     async def _end(self) -> None:
-        self._server.close()
+        self._server.cancel()
+        await asyncio.wait({self._server})
+        self._listener.close()
         with self._lock:
             ending: list[_Link | _Asker] = [*self._links.values(), *self._askers]
         for each in ending:
@@ -213,11 +231,12 @@ class TlsLinks:
                 challenge = (await _received(reader, incoming)).get("challenge")
                 if type(challenge) is not str:
                     raise Malformed("no challenge")
-                await asyncio.to_thread(self._tables.prove, challenge)
+                await self._proof(self._tables.prove, challenge)
                 writer.write(frame({"proven": challenge}))
                 if (await _received(reader, incoming)).get("welcome") is not True:
                     raise Malformed("no welcome")
-        except (OSError, TimeoutError, Malformed, LancekeepError) as error:
+        except (OSError, ValueError, OverflowError, Malformed, LancekeepError) as error:
+            # An address in a lease is input: its port may be too large, and its host no name.
             if writer is not None:
                 writer.transport.abort()
             if isinstance(error, TimeoutError):
@@ -245,32 +264,99 @@ class TlsLinks:
 
     # -- appends of other processes -----------------------------------------------------------------------------
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        incoming = Incoming(MOST_ROWS_BYTES)
+    async def _accept(self) -> None:
+        entering = asyncio.Semaphore(MOST_ENTERING)
+        while True:
+            await entering.acquire()
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError:  # without a free file number
+                entering.release()
+                await asyncio.sleep(SILENCE)
+                continue
+            task = self._loop.create_task(self._enter(connection))
+            self._entering.add(task)
+            task.add_done_callback(self._entering.discard)
+            task.add_done_callback(lambda _: entering.release())
+
+    async def _enter(self, connection: socket.socket) -> None:
+        """Take the appends of a process from now on, if it proves that it uses the same storage."""
+        incoming, writer = Incoming(MOST_ROWS_BYTES), None
         try:
             async with asyncio.timeout(LINKED_WITHIN):
+                reader, writer = await self._accepted(connection)
                 hello = await _received(reader, incoming)
                 if hello.get("hello") != FORMAT or hello.get("process") != self._name:
                     raise Malformed("a process that looks for another process")
                 challenge = secrets.token_hex(32)
                 writer.write(frame({"challenge": challenge}))
                 await _received(reader, incoming)
-                if not await asyncio.to_thread(self._tables.is_proven, challenge):
+                if not await self._proof(self._tables.is_proven, challenge):
                     raise Malformed("a process that uses another storage")
                 writer.write(frame({"welcome": True}))
-        except (OSError, TimeoutError, Malformed, LancekeepError):
-            writer.transport.abort()
+        except (OSError, Malformed, LancekeepError):
+            if writer is not None:
+                writer.transport.abort()
             return
-        asker = _Asker(self._loop, writer, self._taken)
+        asker = _Asker(self._loop, writer, self._taken, incoming)
         with self._lock:
             is_accepted = len(self._askers) < MOST_LINKS
             if is_accepted:
                 self._askers.add(asker)
-        if is_accepted:
-            await asker.read(reader, incoming, self._take)
+        if not is_accepted:
+            asker.end()
+            return
+        reading = self._loop.create_task(self._read(asker, reader))
+        self._entering.add(reading)
+        reading.add_done_callback(self._entering.discard)
+
+    async def _accepted(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return an accepted connection after its handshake."""
+        reader = asyncio.StreamReader(_READ_AHEAD, self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        transport, _ = await self._loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=self._accepting, ssl_handshake_timeout=LINKED_WITHIN
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
+
+    async def _read(self, asker: _Asker, reader: asyncio.StreamReader) -> None:
+        try:
+            await asker.read(reader, self._take, self._has_room)
+        finally:
             with self._lock:
                 self._askers.discard(asker)
-        asker.end()
+            asker.end()
+
+    def _has_room(self) -> bool:
+        """Return whether the frames that are not complete are small together."""
+        with self._lock:
+            return sum(each.unread for each in self._askers) <= MOST_UNREAD
+
+    async def _proof(self, act: Callable[[str], T], challenge: str) -> T:
+        """Call a function of the storage in a thread that delays neither appends nor the end of the process.
+
+        Raises:
+            Malformed: Too many such threads wait for the storage.
+        """
+        if not self._proofs.acquire(blocking=False):
+            raise Malformed("too many proofs at a time")
+        done = Future[T]()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                done.set_result(act(challenge))
+            except BaseException as error:
+                done.set_exception(error)
+            finally:
+                self._proofs.release()
+
+        try:
+            Thread(target=run, name="lancekeep-proof", daemon=True).start()
+        except RuntimeError as error:
+            self._proofs.release()
+            raise Malformed(f"the system starts no thread: {error}") from error
+        return await asyncio.wrap_future(done)
 
     def _take(self, asker: _Asker, number: int, message: Mapping[str, Any], content: bytes) -> None:
         """Take an append, or decline it: then its process finds another committer, or commits it itself."""
@@ -373,31 +459,41 @@ class _Asker:
         loop: The loop of the links.
         writer: The connection.
         taken: The appends that are not answered.
+        incoming: What was received.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter, taken: Taken) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter, taken: Taken, incoming: Incoming
+    ) -> None:
         self._loop = loop
         self._writer = writer
         self._taken = taken
+        self._incoming = incoming
         self._numbers = count(1)
         self._lock = Lock()
         self._announced: dict[int, Future[bool]] = {}
         self._is_gone = False
 
+    @property
+    def unread(self) -> int:
+        """The bytes of the frame that is not complete."""
+        return len(self._incoming)
+
     async def read(
         self,
         reader: asyncio.StreamReader,
-        incoming: Incoming,
         take: Callable[[_Asker, int, Mapping[str, Any], bytes], None],
+        has_room: Callable[[], bool],
     ) -> None:
-        """Take the appends that the process sends, until its end."""
+        """Take the appends that the process sends, until its end, or until its frames are too large."""
+        incoming = self._incoming
         with suppress(OSError, Malformed):
             while True:
                 while (found := incoming.next()) is not None:
                     message, content = found
                     acknowledged, number = acknowledgement(message), message.get("append")
                     if "ping" in message:
-                        self._writer.write(frame({"pong": True}))
+                        self._write(frame({"pong": True}))
                     elif acknowledged is not None:
                         self._acknowledge(acknowledged)
                     elif type(number) is int:
@@ -408,6 +504,8 @@ class _Asker:
                 if not part:
                     return
                 incoming.add(part)
+                if not has_room():
+                    return
 
     def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
         number, acknowledged = next(self._numbers), Future[bool]()
@@ -500,18 +598,26 @@ def _context(protocol: Any, certificate: str, private_key: str, authority: str) 
 
 def _listener(host: str, ports: Sequence[int]) -> socket.socket:
     """Return a socket that listens on the first free port."""
+    family, address = _resolved(host)
+    if ip_address(address.partition("%")[0]).is_unspecified:
+        raise InvalidInput(
+            f"the host {host} of the cluster stands for every address of this machine; give the address or name at "
+            "which the other servers reach this one"
+        )
     failed: OSError | None = None
     for port in ports or [0]:
         try:
-            return socket.create_server((host, port), family=_family(host))
+            return socket.create_server((host, port), family=family)
         except OSError as error:
             failed = error
     named = f"{ports[0]} to {ports[-1]}" if ports else "any"
     raise InvalidInput(f"cannot listen on {host}, port {named}, for other servers of the cluster: {failed}") from failed
 
 
-def _family(host: str) -> socket.AddressFamily:
+def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
+    """Return the family and the address of a host."""
     try:
-        return socket.AddressFamily(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0])
-    except OSError as error:
+        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
         raise InvalidInput(f"the host {host} of the cluster cannot be resolved: {error}") from error
+    return socket.AddressFamily(family), str(address[0])

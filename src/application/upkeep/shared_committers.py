@@ -8,10 +8,13 @@ see it, or see it late, compete.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
-from threading import Event, Lock
+from threading import Condition, Event
 from typing import Final
 
 import attrs
@@ -33,9 +36,17 @@ UNUSED: Final = 10.0
 """Seconds without a write by its own callers after which a process gives up the lease of a table, or forgets it."""
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at the leases."""
-MOST_TABLES: Final = 256
-"""The tables whose lease a process holds or looks for."""
+MOST_TABLES: Final = 128
+"""The tables whose lease a process holds or looks for.
+
+A renewal is four requests. With a latency of 60 ms, `AT_ONCE` threads renew so many leases within a term.
+"""
+AT_ONCE: Final = 16
+"""The leases that are looked at together."""
+RELEASED_WITHIN: Final = 2.0
+"""Seconds for which `SharedCommitters.close` waits for leases to be released."""
 _DIRECTORY: Final = "committers"
+_LOG = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -48,6 +59,7 @@ class _Table:
         holder: The address of the process to which its writes go; None without one.
         is_held: Whether this process has the lease.
         renewed: When it took or renewed the lease.
+        is_settling: Whether a thread looks at the lease.
     """
 
     used: float
@@ -55,6 +67,7 @@ class _Table:
     holder: str | None = None
     is_held: bool = False
     renewed: float = float("-inf")
+    is_settling: bool = False
 
 
 class SharedCommitters:
@@ -85,7 +98,7 @@ class SharedCommitters:
         self._prefix = prefix
         self._identity = identity
         self._clock = clock
-        self._lock = Lock()
+        self._lock = Condition()
         self._tables: dict[ObjectId, _Table] = {}
         self._is_looking = False
         self._has_left = Event()
@@ -138,29 +151,35 @@ class SharedCommitters:
 
     def leave(self, seconds: float) -> bool:
         ends = self._clock() + seconds
+
+        def left() -> float:
+            return max(0.0, ends - self._clock())
+
         self._has_left.set()
-        with self._lock:
-            held = [shared.lease for shared in self._tables.values() if shared.is_held and shared.lease is not None]
-            for shared in self._tables.values():
-                shared.is_held = False
-        for lease in held:
-            with suppress(LancekeepError):  # then it ends by itself
-                lease.release()
-        answered = self._links.leave(max(0.0, ends - self._clock()))
-        return (self._local is None or self._local.leave(max(0.0, ends - self._clock()))) and answered
+        answered = self._links.leave(left())
+        answered &= self._local is None or self._local.leave(left())
+        return self._has_released(left()) and answered
 
     def close(self) -> None:
         self.leave(0)
+        self._has_released(RELEASED_WITHIN)
         self._links.close()
         if self._local is not None:
             self._local.close()
+
+    def _has_released(self, seconds: float) -> bool:
+        """Wait until the leases are released, or for some seconds."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._is_looking, seconds)
 
     # -- for the links ------------------------------------------------------------------------------------------
 
     def takes(self, table: ObjectId) -> bool:
         """Return whether this process has the lease, and callers that write to the table."""
         shared = self._tables.get(table)
-        return shared is not None and shared.is_held and self._clock() - shared.used <= UNUSED
+        if shared is None or not shared.is_held or self._has_left.is_set():
+            return False
+        return self._clock() - shared.used <= UNUSED
 
     def receive(self, received: Received) -> None:
         self._receive(received)
@@ -190,24 +209,53 @@ class SharedCommitters:
     # -- the leases ---------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Take, renew and give up leases, and link to their holders, while tables are shared."""
-        while True:
-            with self._lock:
-                now = self._clock()
-                ended = self._has_left.is_set()
-                for table, shared in list(self._tables.items()):
-                    if ended or (now - shared.used > UNUSED and not shared.is_held):
-                        del self._tables[table]
-                if not self._tables:
-                    self._is_looking = False
+        """Take, renew and give up leases, and link to their holders, while tables are shared.
+
+        The leases are looked at in other threads: no process or request that is slow delays the next renewals.
+        """
+        with ThreadPoolExecutor(AT_ONCE, "lancekeep-leases") as pool:
+            while not self._has_left.is_set():
+                if not self._begin_to_settle(pool):
                     return
-                found = list(self._tables.items())
-            for table, shared in found:
-                with suppress(LancekeepError):  # the next look may succeed
-                    self._settle(table, shared)
-            self._has_left.wait(LOOK_EVERY)
+                self._has_left.wait(LOOK_EVERY)
+        with ThreadPoolExecutor(AT_ONCE, "lancekeep-leases") as pool:
+            for shared in self._tables.values():
+                if shared.is_held and shared.lease is not None:
+                    shared.is_held = False
+                    _start(pool, partial(_release, shared.lease))
+        with self._lock:
+            self._tables.clear()
+            self._is_looking = False
+            self._lock.notify_all()
+
+    def _begin_to_settle(self, pool: Executor) -> bool:
+        """Look at the leases at which no thread looks; return False if no table is left."""
+        with self._lock:
+            now = self._clock()
+            for table, shared in list(self._tables.items()):
+                if now - shared.used > UNUSED and not (shared.is_held or shared.is_settling):
+                    del self._tables[table]
+            if not self._tables:
+                self._is_looking = False
+                self._lock.notify_all()
+                return False
+            found = [item for item in self._tables.items() if not item[1].is_settling]
+        for table, shared in sorted(found, key=lambda item: (not item[1].is_held, item[1].renewed)):
+            shared.is_settling = True
+            _start(pool, partial(self._settle, table, shared))
+        return True
 
     def _settle(self, table: ObjectId, shared: _Table) -> None:
+        try:
+            self._settle_lease(table, shared)
+        except LancekeepError:  # the next look may succeed
+            pass
+        except Exception:  # also then, and the other tables need theirs
+            _LOG.exception("the lease on the committer of %s cannot be read", table)
+        finally:
+            shared.is_settling = False
+
+    def _settle_lease(self, table: ObjectId, shared: _Table) -> None:
         now, lease = self._clock(), shared.lease
         if lease is None:
             lease = shared.lease = self._lease(table)
@@ -221,15 +269,10 @@ class SharedCommitters:
             holder = lease.holder()
             if holder is not None and holder != self._links.address and self._links.link(holder):
                 shared.holder = holder
+                if not self._links.link(holder):  # its end since is noted already
+                    shared.holder = None
             elif lease.acquire(now):
-                self._hold(shared, lease)
-
-    def _hold(self, shared: _Table, lease: Lease) -> None:
-        with self._lock:
-            if not self._has_left.is_set():
                 shared.is_held, shared.renewed = True, self._clock()
-                return
-        lease.release()
 
     def _lease(self, table: ObjectId) -> Lease:
         name = sha256(table.key.encode()).hexdigest()[:32]
@@ -241,3 +284,16 @@ class SharedCommitters:
     @property
     def _scope(self) -> str:
         return f"{_DIRECTORY}/{sha256(self._identity().encode()).hexdigest()[:16]}"
+
+
+def _release(lease: Lease) -> None:
+    with suppress(LancekeepError):  # then it ends by itself
+        lease.release()
+
+
+def _start(pool: Executor, act: Callable[[], None]) -> None:
+    """Call a function in a thread of the pool; in this thread if the system or the interpreter starts none."""
+    try:
+        pool.submit(act)
+    except RuntimeError:
+        act()
