@@ -362,6 +362,7 @@ def assembled(
             except Refused:  # the catalog has another root by now
                 return {}
 
+    committers = None if sharing is None else _committers(sharing, places, lambda: _identity(catalog))
     catalog = bootstrap(
         commits,
         places,
@@ -374,10 +375,15 @@ def assembled(
         properties_at=properties_at,
         write_snapshot=None if elsewhere is None else ManifestSnapshot(elsewhere.url, objects, root_key).write,
         maintained=config.maintenance == AUTO,
-        committers=None if sharing is None else _committers(sharing, places, lambda: _identity(catalog)),
+        committers=committers,
     )
-    rows.latest(places.probe_uri)  # fail now, not at the first commit
-    manifest.view()
+    try:
+        rows.latest(places.probe_uri)  # fail now, not at the first commit
+        manifest.view()
+    except BaseException:
+        if committers is not None:
+            committers.close()  # it has a port, which the next attempt to open the catalog needs
+        raise
     return catalog
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -44,6 +47,13 @@ def token(version: int = 2) -> CommitToken:
 def rows(*numbers: int) -> Rows:
     table = pa.table({"number": pa.array(numbers, pa.int64())})
     return Rows(table, table.num_rows, table.nbytes)
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    ends = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
 
 
 class Process:
@@ -188,6 +198,13 @@ def test_successor_at_the_same_port_is_another_process(cluster: Cluster) -> None
         where, _, _ = one.links.address.partition("/")
         for address in (f"{where}/{'0' * 32}", where, f"{where}/a b", "127.0.0.1:x/aa", "", "127.0.0.1:1/aa"):
             assert not other.links.link(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:99999/aa", f"127.0.0.1:{'9' * 5000}/aa", f"{'x' * 80}:1/aa", "a\0b:1/aa", "\ud800:1/aa"]
+)
+def test_address_that_is_none_gets_no_link(pair: tuple[Process, Process], address: str) -> None:
+    assert not pair[1].links.link(address)
 
 
 @pytest.mark.parametrize(
@@ -384,6 +401,118 @@ def test_asker_that_reads_no_reply_is_dropped(pair: tuple[Process, Process], mon
     assert not one.take().asker.announce([1], token())
 
 
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_asker_that_reads_no_answer_to_its_pings_is_dropped(
+    cluster: Cluster, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = pair
+    with closing(Stranger(cluster, one)) as stranger:
+        stranger.enter(one.storage)
+        monkeypatch.setattr(tls, "_HELD_BACK", -1)
+        stranger.send(frame({"ping": True}))
+        assert stranger.receive() is None
+
+
+def test_process_that_cannot_take_an_append_ends_the_link(
+    pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+
+    def fail(received: Received) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(one, "receive", fail)
+    assert other.send(one, 1)
+    assert other.answer() == ([1], Declined.NOT_TAKEN)
+    assert other.ended.get(timeout=30) == one.links.address
+    assert one.links.leave(5)
+    monkeypatch.setattr(tls, "MOST_LINKS", 1)  # the link that has failed is not counted
+    assert other.links.link(one.links.address)
+    assert not other.ended.qsize()
+
+
+def test_frames_that_are_not_complete_are_bounded_together(
+    cluster: Cluster, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "MOST_UNREAD", 1000)
+    one, _ = pair
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(closing(Stranger(cluster, one))) for _ in range(2)]
+        for stranger in strangers:
+            stranger.enter(one.storage)
+        strangers[0].send(HEAD.pack(0, 5000) + bytes(600) + b"")
+        eventually(lambda: [each for each in one.links._askers if each.unread])
+        strangers[1].send(HEAD.pack(0, 5000) + bytes(600))
+        assert strangers[1].receive() is None
+
+
+def test_silent_strangers_hold_no_more_than_their_share_of_file_numbers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "MOST_ENTERING", 5)
+    storage: set[str] = set()
+    one, other = Process(cluster, storage), Process(cluster, storage)
+    with closing(one.links), closing(other.links), ExitStack() as stack:
+        assert other.links.link(one.links.address)
+        where, _, port = one.links.address.partition("/")[0].rpartition(":")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(40):
+            stack.enter_context(socket.create_connection((where, int(port)), 30))
+        time.sleep(0.2)
+        assert len(os.listdir("/proc/self/fd")) - before - 40 <= 5
+        assert other.send(one, 1)
+        one.take().asker.answer([1], Declined.ALONE)
+        assert other.answer() == ([1], Declined.ALONE)
+
+
+def test_strangers_that_leave_make_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "MOST_ENTERING", 1)
+    storage: set[str] = set()
+    one, other = Process(cluster, storage), Process(cluster, storage)
+    with closing(one.links), closing(other.links):
+        where, _, port = one.links.address.partition("/")[0].rpartition(":")
+        for _ in range(3):
+            socket.create_connection((where, int(port)), 30).close()
+        assert other.links.link(one.links.address)
+
+
+def test_slow_proofs_delay_no_append(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "MOST_PROOFS", 2)
+    storage: set[str] = set()
+    one, other = Process(cluster, storage), Process(cluster, storage)
+    stopped, is_proven = threading.Event(), one.is_proven
+    with closing(one.links), closing(other.links), ExitStack() as stack:
+        assert other.links.link(one.links.address)
+        one.is_proven = lambda challenge: stopped.wait(30) and is_proven(challenge)  # type: ignore[method-assign]
+        strangers = [stack.enter_context(closing(Stranger(cluster, one))) for _ in range(3)]
+        for stranger in strangers:
+            stranger.send(frame({"hello": tls.FORMAT, "process": stranger.name}))
+            assert stranger.receive() is not None
+            stranger.send(frame({"proven": ""}))
+        assert strangers[2].receive() is None  # at once
+        assert other.send(one, 1)
+        one.take().asker.answer([1], Declined.ALONE)
+        assert other.answer() == ([1], Declined.ALONE)
+        stopped.set()
+
+
+def test_address_to_which_a_link_is_made_is_not_waited_for_twice(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "LINKED_WITHIN", 1.0)
+    one = Process(cluster, set())
+    with closing(one.links), socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor(1) as pool:
+        address = f"127.0.0.1:{mute.getsockname()[1]}/{'0' * 32}"
+        first = pool.submit(one.links.link, address)
+        connection = mute.accept()[0]
+        assert not one.links.link(address)
+        assert not first.done()
+        connection.close()
+        assert not first.result(30)
+
+
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -403,3 +532,21 @@ def test_first_free_port_of_the_range_is_taken(cluster: Cluster) -> None:
 def test_file_or_host_that_cannot_be_used_is_named(cluster: Cluster, change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(change.values()))):
         TlsLinks(**attrs.asdict(attrs.evolve(cluster, **change)))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_address_that_others_cannot_reach_is_refused(cluster: Cluster, host: str) -> None:
+    with pytest.raises(InvalidInput, match="which the other servers reach"):
+        TlsLinks(**attrs.asdict(attrs.evolve(cluster, host=host)))
+
+
+def test_processes_link_over_ipv6_and_by_name(cluster: Cluster) -> None:
+    storage: set[str] = set()
+    for host in ("::1", "localhost"):
+        there = attrs.evolve(cluster, host=host)
+        one, other = Process(there, storage), Process(there, storage)
+        with closing(one.links), closing(other.links):
+            assert other.links.link(one.links.address)
+            assert other.send(one, 1)
+            one.take().asker.answer([1], Declined.ALONE)
+            assert other.answer() == ([1], Declined.ALONE)

@@ -369,7 +369,11 @@ class TlsLinks:
         if not is_taken or not self._taken.add(asker, number, rows.size + OVERHEAD):
             asker.decline(number)
             return
-        self._tables.receive(Received(table, rows, key, asker, number, upsert))
+        try:
+            self._tables.receive(Received(table, rows, key, asker, number, upsert))
+        except BaseException:
+            self._taken.remove(asker, [number])
+            raise
 
 
 class _Link:
