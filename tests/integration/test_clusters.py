@@ -34,7 +34,7 @@ from lancekeep.application.upkeep import shared_committers
 from lancekeep.application.upkeep.shared_committers import SharedCommitters
 from lancekeep.composition import Cluster, Sharing, open_catalog
 from lancekeep.config import ConnectionConfig, given
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
@@ -223,6 +223,24 @@ def test_storage_without_a_create_only_write_has_no_cluster(
     config = ConnectionConfig.resolve(given(root=root, commit_store=store, storage_options=options))
     with pytest.raises(InvalidInput, match="cluster"):
         open_catalog(config, Sharing(cluster=cluster))
+
+
+def test_catalog_that_does_not_open_releases_its_port(tmp_path: Path, cluster: Cluster) -> None:
+    root = tmp_path / "lake"
+    lancekeep.connect(str(root)).write("t", row(0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    sharing = Sharing(cluster=attrs.evolve(cluster, ports=range(port, port + 1)))
+    config = ConnectionConfig.resolve(given(root=str(root)))
+    moved = [(file, file.read_bytes()) for file in (root / "__manifest/_versions").iterdir()]
+    for file, _ in moved:
+        file.write_bytes(b"damaged")
+    with pytest.raises(LancekeepError) as failed:  # which keeps the objects of the attempt
+        open_catalog(config, sharing)
+    for file, content in moved:
+        file.write_bytes(content)
+    open_catalog(config, sharing).close()
+    assert "cluster" not in str(failed.value)
 
 
 @pytest.mark.parametrize(
