@@ -392,6 +392,9 @@ SOAK = {
     "tests/integration/test_server_soak.py": {
         "test_clients_of_a_server_that_restarts_lose_and_double_nothing",
     },
+    "tests/integration/test_spark_columnar.py": {
+        "test_executors_of_a_cluster_return_columns",
+    },
     "tests/integration/test_spark_examples.py": {
         "test_killed_pipeline_is_completed_and_repeated_without_new_versions",
     },

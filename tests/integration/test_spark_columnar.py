@@ -281,7 +281,7 @@ LONGS = StructType([StructField("a", LongType())])
     [
         (LONGS, "", True),
         (LONGS, "TRUE", True),
-        (LONGS, "false", False),
+        (LONGS, "False", False),
         (StructType(), "", False),
         (StructType([StructField("a", ArrayType(MapType(StringType(), LONGS)))]), "", True),
         (StructType([StructField("a", VariantType())]), "", False),
