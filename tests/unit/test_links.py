@@ -513,6 +513,51 @@ def test_address_to_which_a_link_is_made_is_not_waited_for_twice(
         assert not first.result(30)
 
 
+def test_system_ends_links_whose_other_host_has_vanished(pair: tuple[Process, Process]) -> None:
+    one, other = pair
+    assert other.send(one, 1)  # so both ends have begun
+    one.take()
+    ends: list[Any] = [*one.links._askers, *other.links._links.values()]
+    assert len(ends) == 2
+    for each in ends:
+        connection = each._writer.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+
+
+def test_link_that_fails_is_logged_once_and_leaves_no_proof(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, copy = Process(cluster, set()), Process(cluster, set())
+    copied: set[str] = copy.storage
+
+    def is_proven(challenge: str) -> bool:
+        found = challenge in copied
+        copied.discard(challenge)
+        return found
+
+    monkeypatch.setattr(copy, "is_proven", is_proven)
+    with closing(one.links), closing(copy.links):
+        for _ in range(3):
+            assert not copy.links.link(one.links.address)
+    assert not copied
+    where = one.links.address.partition("/")[0]
+    assert [where in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_process_without_a_thread_has_no_links(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tls, "Thread", NoThread)
+        one = Process(cluster, set())
+    assert not one.links.link(f"127.0.0.1:1/{'0' * 32}")
+    assert not one.send(one, 1)
+    one.links.close()
+
+
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ A fence like the one of Unix sockets is missing, so a committer waits until the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -60,13 +61,13 @@ ACKNOWLEDGED_WITHIN: Final = 2.0
 LINKED_WITHIN: Final = 4.0
 """Seconds in which two processes prove to each other that they use the same storage."""
 AVOIDED: Final = 10.0
-"""Seconds for which nothing is sent to a process that was silent."""
+"""Seconds for which nothing is sent to a process that was silent, or to which no link could be made."""
 MOST_LINKS: Final = 256
 """The number of processes whose appends a process takes."""
 MOST_ENTERING: Final = 64
 """The connections that have not proven their storage; further ones wait to be accepted."""
 MOST_PROOFS: Final = 16
-"""The requests to the storage for proofs, each in a thread of its own."""
+"""The requests for proofs and for the addresses of hosts, each in a thread of its own."""
 MOST_UNREAD: Final = 256 << 20
 """The bytes of frames that are not complete, of all processes."""
 OVERHEAD: Final = 1 << 10
@@ -74,6 +75,9 @@ OVERHEAD: Final = 1 << 10
 _READ_AHEAD: Final = 1 << 20
 _HELD_BACK: Final = 1 << 20
 """The bytes of replies that an asker may leave unread."""
+_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""When the system asks whether a silent host still runs: after some seconds, how often, and how many times."""
+_LOG = logging.getLogger(__name__)
 
 
 class TlsLinks:
@@ -125,8 +129,9 @@ class TlsLinks:
 
     def begin(self, tables: LinkedTables) -> None:
         self._tables = tables
-        self._has_begun = True
-        Thread(target=self._run, name="lancekeep-links", daemon=True).start()
+        with suppress(RuntimeError):  # without a thread, this process competes
+            Thread(target=self._run, name="lancekeep-links", daemon=True).start()
+            self._has_begun = True
 
     def link(self, address: str) -> bool:
         if not self._is_usable or self._clock() < self._avoided.get(address, 0.0):
@@ -194,7 +199,7 @@ class TlsLinks:
     @property
     def _is_usable(self) -> bool:
         """Whether this process has the thread of the links; a forked child has not."""
-        return not self._is_closed and self._process == os.getpid()
+        return self._has_begun and not self._is_closed and self._process == os.getpid()
 
     # -- the thread of the links --------------------------------------------------------------------------------
 
@@ -222,16 +227,18 @@ class TlsLinks:
         host, _, port = where.rpartition(":")
         if not port.isdecimal() or not name.isalnum():
             return False
-        writer = None
+        writer, challenge = None, ""
         try:
             async with asyncio.timeout(LINKED_WITHIN):
-                reader, writer = await asyncio.open_connection(host, int(port), ssl=self._connecting, limit=_READ_AHEAD)
+                reader, writer = await self._connection(host, int(port))
+                _keep_alive(writer.get_extra_info("socket"))
                 incoming = Incoming(0)
                 writer.write(frame({"hello": FORMAT, "process": name}))
-                challenge = (await _received(reader, incoming)).get("challenge")
-                if type(challenge) is not str:
+                given = (await _received(reader, incoming)).get("challenge")
+                if type(given) is not str:
                     raise Malformed("no challenge")
-                await self._proof(self._tables.prove, challenge)
+                challenge = given
+                await self._apart(partial(self._tables.prove, challenge))
                 writer.write(frame({"proven": challenge}))
                 if (await _received(reader, incoming)).get("welcome") is not True:
                     raise Malformed("no welcome")
@@ -239,14 +246,29 @@ class TlsLinks:
             # An address in a lease is input: its port may be too large, and its host no name.
             if writer is not None:
                 writer.transport.abort()
-            if isinstance(error, TimeoutError):
-                self._avoid(address)
+            self._avoid(address)
+            _LOG.warning(
+                "no link to the process of the cluster at %.300r: %s", where, str(error) or "it does not answer in time"
+            )
+            if challenge:
+                with suppress(Malformed, LancekeepError):  # else a small object is left
+                    await self._apart(partial(self._tables.is_proven, challenge))
             return False
         link = _Link(address, self._loop, writer, self._tables, self._ended)
         with self._lock:
             self._links[address] = link
         self._loop.create_task(link.read(reader, incoming))
         return True
+
+    async def _connection(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        failed = OSError(f"{host} has no address")
+        found = await self._apart(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+        for address in dict.fromkeys(str(each[4][0]) for each in found):
+            try:
+                return await asyncio.open_connection(address, port, ssl=self._connecting, limit=_READ_AHEAD)
+            except OSError as error:
+                failed = error
+        raise failed
 
     def _ended(self, link: _Link, is_silent: bool) -> None:
         with self._lock:
@@ -291,7 +313,7 @@ class TlsLinks:
                 challenge = secrets.token_hex(32)
                 writer.write(frame({"challenge": challenge}))
                 await _received(reader, incoming)
-                if not await self._proof(self._tables.is_proven, challenge):
+                if not await self._apart(partial(self._tables.is_proven, challenge)):
                     raise Malformed("a process that uses another storage")
                 writer.write(frame({"welcome": True}))
         except (OSError, Malformed, LancekeepError):
@@ -312,6 +334,7 @@ class TlsLinks:
 
     async def _accepted(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return an accepted connection after its handshake."""
+        _keep_alive(connection)
         reader = asyncio.StreamReader(_READ_AHEAD, self._loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
         transport, _ = await self._loop.connect_accepted_socket(
@@ -332,27 +355,27 @@ class TlsLinks:
         with self._lock:
             return sum(each.unread for each in self._askers) <= MOST_UNREAD
 
-    async def _proof(self, act: Callable[[str], T], challenge: str) -> T:
-        """Call a function of the storage in a thread that delays neither appends nor the end of the process.
+    async def _apart(self, act: Callable[[], T]) -> T:
+        """Call a function that may wait long, in a thread that delays neither appends nor the end of the process.
 
         Raises:
-            Malformed: Too many such threads wait for the storage.
+            Malformed: Too many such threads wait.
         """
         if not self._proofs.acquire(blocking=False):
-            raise Malformed("too many proofs at a time")
+            raise Malformed("too many requests wait for the storage or for the address of a host")
         done = Future[T]()
         done.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
-                done.set_result(act(challenge))
+                done.set_result(act())
             except BaseException as error:
                 done.set_exception(error)
             finally:
                 self._proofs.release()
 
         try:
-            Thread(target=run, name="lancekeep-proof", daemon=True).start()
+            Thread(target=run, name="lancekeep-link", daemon=True).start()
         except RuntimeError as error:
             self._proofs.release()
             raise Malformed(f"the system starts no thread: {error}") from error
@@ -576,6 +599,14 @@ async def _received(reader: asyncio.StreamReader, incoming: Incoming) -> dict[st
     if content:
         raise Malformed("rows before the welcome")
     return message
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the system end a connection whose other host has vanished."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE.items():
+        if hasattr(socket, name):  # not on each system
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *arguments: Any) -> None:
