@@ -158,7 +158,9 @@ def test_slow_request_for_one_lease_delays_no_renewal_of_another(
     assert not third.holds()
 
 
-def test_fault_of_one_lease_does_not_stop_the_others(process: Callable[[str], Process]) -> None:
+def test_fault_of_one_lease_is_logged_and_does_not_stop_the_others(
+    process: Callable[[str], Process], caplog: pytest.LogCaptureFixture
+) -> None:
     one, other = process("one"), process("other")
     other.committers.lost(OTHER)
     eventually(lambda: other.holds(OTHER))
@@ -168,7 +170,7 @@ def test_fault_of_one_lease_does_not_stop_the_others(process: Callable[[str], Pr
 
     one.links.make = fail
     one.committers.lost(OTHER)
-    time.sleep(0.1)
+    eventually(lambda: str(OTHER) in caplog.text)
     one.committers.lost(TABLE)
     eventually(one.holds)
 
