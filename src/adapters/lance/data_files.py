@@ -10,6 +10,7 @@ from typing import Any, cast
 import attrs
 import pyarrow as pa
 
+from lancekeep.adapters.lance.alignment import aligned
 from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.application.concurrency import in_a_thread
 from lancekeep.application.scratch import scratch_directory, scratch_file
@@ -85,7 +86,7 @@ class LanceDataFiles:
 
     def encode(self, rows: Sequence[Rows], version: Appendable) -> EncodedFile:
         known = self._of(version)
-        table = pa.concat_tables([each.table for each in rows]).combine_chunks()
+        table = aligned(pa.concat_tables([each.table for each in rows]).combine_chunks())
         try:
             if known.layout is None:
                 content, example = self._as_dataset(table, version)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.alignment import aligned
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.indexes import trusted_indexes
@@ -112,7 +113,7 @@ class LanceEngine:
             table,
             channel,
             lambda: lance.write_dataset(
-                data,
+                aligned(data),
                 mode=mode.value,
                 namespace_client=cast(Any, channel),  # pylance calls methods by name
                 table_id=list(table.names),
@@ -136,7 +137,7 @@ class LanceEngine:
                     "with mode='overwrite'"
                 ) from error
             self._bind(channel, dataset)
-            dataset.insert(data, mode="append")
+            dataset.insert(aligned(data), mode="append")
             return dataset
 
         return _one_commit(table, channel, append)
@@ -205,7 +206,7 @@ class LanceEngine:
             require_readable(plan.schema.names)
         with checked(data, plan.rules) as rows, _translated(plan.table, Channel(self._namespace)):
             fragments: Sequence[Any] = lance.fragment.write_fragments(
-                rows,
+                aligned(rows),
                 plan.uri,
                 schema=plan.schema,
                 mode=plan.fragment_mode,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.alignment import aligned
 from lancekeep.adapters.lance.channels import StagingChannel
 from lancekeep.adapters.lance.keys import conforms, found_keys, keys_of
 from lancekeep.adapters.lance.panics import without_panics
@@ -69,7 +70,7 @@ class LanceRows:
         return streamed_fragments(dataset, ids, columns, metadata)
 
     def insert(self, dataset: Any, data: Any, *, overwrite: bool) -> Any:
-        dataset.insert(data, mode="overwrite" if overwrite else "append")
+        dataset.insert(aligned(data), mode="overwrite" if overwrite else "append")
         return dataset
 
     def delete(self, dataset: Any, condition: str) -> Any:
@@ -108,7 +109,7 @@ class LanceRows:
             merge.when_not_matched_insert_all()
         if rule.delete:
             merge.when_not_matched_by_source_delete(rule.delete_if)
-        transaction, counts = merge.execute_uncommitted(source)
+        transaction, counts = merge.execute_uncommitted(aligned(source))
 
         def commit() -> Any:
             # The engine rebases no detached version, and a staging channel takes any version.

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.blob import BlobType
 
+from lancekeep.adapters.lance.alignment import aligned_array
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
@@ -288,7 +289,7 @@ def _fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.null_count and not field.nullable:
         raise InvalidInput(f"the column {field.name!r} of the table takes no nulls, and the DataFrame holds some")
     if column.type == field.type:
-        return _aligned(column)
+        return aligned_array(column)
     try:
         if pa.types.is_fixed_size_list(field.type):
             return _vectors(column, field)
@@ -297,7 +298,7 @@ def _fit_column(column: pa.Array, field: pa.Field) -> pa.Array:
         if pa.types.is_struct(field.type):
             children = [_fit_column(column.field(child.name), child) for child in field.type]
             return pa.StructArray.from_arrays(children, fields=list(field.type), mask=column.is_null())
-        return _aligned(column.cast(field.type))
+        return aligned_array(column.cast(field.type))
     except pa.ArrowException as error:
         raise InvalidInput(f"a value of the column {field.name!r} does not fit {field.type}: {error}") from error
 
@@ -320,15 +321,3 @@ def _blobs(values: pa.Array, kind: BlobType) -> pa.Array:
     children = [values.cast(data.type), *(pa.nulls(len(values), field.type) for field in rest)]
     stored = pa.StructArray.from_arrays(children, fields=[data, *rest], mask=values.is_null())
     return pa.ExtensionArray.from_storage(kind, stored)
-
-
-def _aligned(column: pa.Array) -> pa.Array:
-    """Align decimals to 16 bytes: the native writer panics otherwise, and Spark aligns to 8."""
-    if _holds_decimals(column.type) and any(buffer and buffer.address % 16 for buffer in column.buffers()):
-        return pa.concat_arrays([column])  # copies; pyarrow aligns the copy to 64 bytes
-    return column
-
-
-def _holds_decimals(stored: pa.DataType) -> bool:
-    children = [stored.field(i).type for i in range(stored.num_fields)]
-    return pa.types.is_decimal(stored) or any(map(_holds_decimals, children))

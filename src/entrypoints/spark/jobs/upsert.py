@@ -10,6 +10,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancekeep.adapters.lance.alignment import aligned
 from lancekeep.application.catalog import Catalog
 from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput
@@ -178,10 +179,10 @@ def _built(dataset: Any, rows: StagedRows, keys: list[str]) -> tuple[lance.Trans
             merge = merge.when_matched_update_all().when_not_matched_insert_all()
             zeros = {key: _stored_zero(dataset, key) for key in floating}
             source = _mapped(rows.reader(dataset.schema.names), lambda batch: _with_stored_zeros(batch, zeros))
-            transaction, stats = merge.execute_uncommitted(source)
+            transaction, stats = merge.execute_uncommitted(aligned(source))
             return transaction, stats["num_updated_rows"]
         matched = _mapped(rows.reader(keys), lambda batch: _with_both_zeros(batch, floating))
-        removal, stats = merge.when_matched_delete().execute_uncommitted(matched)
+        removal, stats = merge.when_matched_delete().execute_uncommitted(aligned(matched))
     except ValueError as error:
         raise InvalidInput(f"the rows cannot be merged by {', '.join(keys)}: {error}") from error
     operation = replace(removal.operation, new_fragments=rows.fragments)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from lance.schema import LanceSchema
 
+from lancekeep.adapters.lance.alignment import aligned
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
 from lancekeep.entrypoints.spark.projection import field_ids
@@ -66,7 +67,7 @@ def rewrite(dataset: Any, fragment: Any, addresses: Addresses, values: pa.Record
     if (order[1:] < order[:-1]).any():
         values = values.take(pa.array(order))
     [written] = lance.fragment.write_fragments(
-        pa.RecordBatchReader.from_batches(values.schema, _of_all_rows(dataset, fragment, offsets, values)),
+        aligned(pa.RecordBatchReader.from_batches(values.schema, _of_all_rows(dataset, fragment, offsets, values))),
         plan.uri,
         schema=values.schema,
         mode="overwrite",

@@ -1,0 +1,135 @@
+"""Decimals at any address in memory are written through every door; the engine alone panics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import lance
+import lance_namespace as api
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lancekeep
+from lancekeep import PartitionBy
+from lancekeep.adapters.lance.alignment import aligned
+from lancekeep.ports.rows import MergeRule
+
+KINDS = [pa.decimal128(20, 2), pa.decimal256(50, 2)]
+
+
+def misaligned(values: pa.Array) -> pa.Array:
+    """Return decimals at an address that Arrow permits, and the engine does not."""
+    content = values.buffers()[1].to_pybytes()[: values.type.byte_width * len(values)]
+    memory = np.zeros(len(content) + 32, np.uint8)
+    start = -memory.ctypes.data % 16 + 8
+    memory[start : start + len(content)] = np.frombuffer(content, np.uint8)
+    buffer = pa.py_buffer(memory[start : start + len(content)])
+    assert buffer.address % 16 == 8
+    return pa.Array.from_buffers(values.type, len(values), [None, buffer])
+
+
+def rows(kind: pa.DataType, first: int, last: int) -> pa.Table:
+    decimals = misaligned(pa.array([Decimal(number) for number in range(first, last)], kind))
+    offsets = pa.array(range(last - first + 1), pa.int32())
+    columns = {
+        "id": pa.array(range(first, last), pa.int64()),
+        "price": decimals,
+        "in_struct": pa.StructArray.from_arrays([decimals], ["price"]),
+        "in_list": pa.ListArray.from_arrays(offsets, decimals),
+    }
+    return pa.table(columns)
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def append(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    catalog.write("t", new, "append")
+
+
+def append_by_the_engine(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    catalog.write("t", new.select(new.column_names[::-1]), "append")
+
+
+def merge(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    catalog.data.merge("t", new.to_reader(), MergeRule(["id"], update=True, insert=True))
+
+
+def merge_decimals(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    catalog.data.merge("t", new.to_reader(), MergeRule(["price"], update=True, insert=True))
+
+
+def merge_new(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    catalog.data.merge("t", new.to_reader(), MergeRule(["id"], update=False, insert=True))
+
+
+def overwrite(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    before = catalog.open("t").to_table()
+    catalog.write("t", pa.concat_tables([before, new]), "overwrite")
+
+
+def insert_by_a_client(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    namespace = lancekeep.DirectoryNamespace(root=catalog.root_uri)
+    namespace.insert_into_table(api.InsertIntoTableRequest(id=["t"]), stream(new))
+
+
+def merge_by_a_client(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    namespace = lancekeep.DirectoryNamespace(root=catalog.root_uri)
+    rule = api.MergeInsertIntoTableRequest(
+        id=["t"], on=["id"], when_matched_update_all=True, when_not_matched_insert_all=True
+    )
+    namespace.merge_insert_into_table(rule, stream(new))
+
+
+DOORS = [
+    append,
+    append_by_the_engine,
+    merge,
+    merge_decimals,
+    merge_new,
+    overwrite,
+    insert_by_a_client,
+    merge_by_a_client,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_engine_alone_needs_aligned_decimals(kind: pa.DataType, tmp_path: Path) -> None:
+    with pytest.raises(BaseException, match="not aligned"):
+        lance.write_dataset(rows(kind, 0, 3), tmp_path / "t.lance")
+    lance.write_dataset(aligned(rows(kind, 0, 3)), tmp_path / "t.lance")
+    lance.write_dataset(aligned(rows(kind, 3, 6).to_reader()), tmp_path / "t.lance", mode="append")
+    assert lance.dataset(tmp_path / "t.lance").to_table() == pa.concat_tables([rows(kind, 0, 3), rows(kind, 3, 6)])
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_door_takes_decimals_at_any_address(
+    kind: pa.DataType, door: Callable[[lancekeep.Catalog, pa.Table], None], tmp_path: Path
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    catalog.write("t", rows(kind, 0, 3))
+    for number in range(3, 6):  # of different sizes: the addresses in a stream depend on them
+        door(catalog, rows(kind, number, number + 1 + number % 2))
+    found = lance.dataset(catalog.open("t").uri).to_table().sort_by("id")
+    ids = found["id"].to_pylist()
+    assert set(ids) == set(range(7))
+    assert found["price"].to_pylist() == [Decimal(number) for number in ids]
+    assert found["in_struct"].to_pylist() == [{"price": Decimal(number)} for number in ids]
+    assert found["in_list"].to_pylist() == [[Decimal(number)] for number in ids]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_partitions_take_decimals_at_any_address(kind: pa.DataType, tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    new = rows(kind, 0, 3)
+    partitioned = catalog.partitions.create(new.schema, [PartitionBy.bucket("id", 2)])
+    partitioned.write(new)
+    assert partitioned.scan().to_table().sort_by("id")["price"].to_pylist() == [Decimal(number) for number in range(3)]
