@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import attrs
 
-from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, require_free, require_level, require_namespace
+from lancekeep.domain.catalog import (
+    CatalogView,
+    Change,
+    Put,
+    Remove,
+    ancestors,
+    require_free,
+    require_level,
+    require_namespace,
+)
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
@@ -335,3 +344,18 @@ def entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
         advice = f"the name is a {entry.object_type}" if entry else "list the tables with list_tables or `lancekeep ls`"
         raise TableNotFound(f"the table {object_id} does not exist; {advice}")
     return entry
+
+
+def require_distinct(ids: Sequence[ObjectId]) -> None:
+    """Raise `InvalidInput` if one change names a table twice."""
+    twice = next((object_id for object_id in ids if ids.count(object_id) > 1), None) if len(ids) > 1 else None
+    if twice is not None:
+        raise InvalidInput(f"{twice} is named twice; one change declares or removes a table once")
+
+
+def require_apart(locations: Sequence[str]) -> None:
+    """Raise `InvalidInput` if a directory is, or contains, another directory."""
+    above = {part for location in locations for part in ancestors(location.rpartition("/")[0])}
+    for location in locations:
+        if location in above or locations.count(location) > 1:
+            raise InvalidInput(f"the location {location!r} overlaps the location of another table of the same change")

@@ -22,7 +22,7 @@ from appending import held_back
 from cluster_keys import cluster_in
 
 import lancekeep
-from lancekeep.adapters.committers import tls, unix
+from lancekeep.adapters.committers import tls_connections, unix
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows import forwarding, waiting_upserts
@@ -109,7 +109,11 @@ class Hosts(Host):
 
 @pytest.fixture(params=["storage", "sqlite", "hosts"])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    for module, names in ((unix, ("UNUSED", "SILENCE")), (tls, ("SILENCE",)), (shared_committers, ("UNUSED", "TERM"))):
+    for module, names in (
+        (unix, ("UNUSED", "SILENCE")),
+        (tls_connections, ("SILENCE",)),
+        (shared_committers, ("UNUSED", "TERM")),
+    ):
         for name in names:  # times do not count here
             monkeypatch.setattr(module, name, 300.0)
     monkeypatch.setattr(shared_committers, "LOOK_EVERY", 0.01)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from cluster_keys import cluster_in
 
-from lancekeep.adapters.committers import askers, tls
+from lancekeep.adapters.committers import askers, tls, tls_connections
 from lancekeep.adapters.committers.frames import HEAD, append_frame, frame
 from lancekeep.adapters.committers.tls import TlsLinks
 from lancekeep.composition import Cluster
@@ -300,7 +300,7 @@ def test_nothing_is_committed_for_an_asker_that_has_given_up(pair: tuple[Process
 def test_nothing_is_committed_for_an_asker_that_acknowledges_nothing(
     cluster: Cluster, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "ACKNOWLEDGED_WITHIN", 0.05)
+    monkeypatch.setattr(tls_connections, "ACKNOWLEDGED_WITHIN", 0.05)
     one, _ = pair
     with closing(Stranger(cluster, one)) as stranger:
         stranger.enter(one.storage)
@@ -349,7 +349,7 @@ def test_committer_that_says_nothing_is_given_up(
     one, other = pair
     assert other.send(one, 1)
     one.take()
-    monkeypatch.setattr(tls, "SILENCE", 0.05)
+    monkeypatch.setattr(tls_connections, "SILENCE", 0.05)
     stopped, permitted = threading.Event(), threading.Event()
 
     def stop() -> None:
@@ -397,7 +397,7 @@ def test_committer_that_sends_nonsense_leaves_an_open_outcome(pair: tuple[Proces
 
 
 def test_asker_that_reads_no_reply_is_dropped(pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "_HELD_BACK", -1)
+    monkeypatch.setattr(tls_connections, "_HELD_BACK", -1)
     one, other = pair
     assert other.send(one, 1)
     assert not one.take().asker.announce([1], token())
@@ -412,7 +412,7 @@ def test_asker_that_reads_no_answer_to_its_pings_is_dropped(
     one, _ = pair
     with closing(Stranger(cluster, one)) as stranger:
         stranger.enter(one.storage)
-        monkeypatch.setattr(tls, "_HELD_BACK", -1)
+        monkeypatch.setattr(tls_connections, "_HELD_BACK", -1)
         stranger.send(frame({"ping": True}))
         assert stranger.receive() is None
 

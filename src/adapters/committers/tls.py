@@ -22,42 +22,30 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from itertools import count
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-from lancekeep.adapters.committers.asked import Asked
-from lancekeep.adapters.committers.askers import PART, Taken
+from lancekeep.adapters.committers.askers import Taken
 from lancekeep.adapters.committers.frames import (
     MOST_ROWS_BYTES,
     Incoming,
     Malformed,
-    acknowledgement,
     append_frame,
     append_of,
     frame,
-    reply_frame,
-    token_frame,
 )
-from lancekeep.domain.commit_token import CommitToken
+from lancekeep.adapters.committers.tls_connections import TlsAsker, TlsLink, received, soon
 from lancekeep.domain.errors import InvalidInput, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
-from lancekeep.ports.committers import Declined, LinkedTables, Received, Reply, SentUpsert
+from lancekeep.ports.committers import LinkedTables, Received, SentUpsert
 from lancekeep.ports.data_files import Rows
-from lancekeep.ports.rows import MergeCounts
 
 T = TypeVar("T")
 
 FORMAT: Final = "lancekeep-1"
 """The protocol of a link. A process accepts no other one."""
-SILENCE: Final = 1.0
-"""Seconds without a byte after which a process asks whether its committer still runs."""
-PATIENCE: Final = 3
-"""How often it asks before it gives up."""
-ACKNOWLEDGED_WITHIN: Final = 2.0
-"""Seconds in which an asker acknowledges a token; otherwise its appends are dropped."""
 LINKED_WITHIN: Final = 4.0
 """Seconds in which two processes prove to each other that they use the same storage."""
 AVOIDED: Final = 10.0
@@ -72,9 +60,9 @@ MOST_UNREAD: Final = 256 << 20
 """The bytes of frames that are not complete, of all processes."""
 OVERHEAD: Final = 1 << 10
 """The bytes that an append takes apart from its rows."""
+_PAUSE: Final = 1.0
+"""Seconds without a free file number."""
 _READ_AHEAD: Final = 1 << 20
-_HELD_BACK: Final = 1 << 20
-"""The bytes of replies that an asker may leave unread."""
 _ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """When the system asks whether a silent host still runs: after some seconds, how often, and how many times."""
 _LOG = logging.getLogger(__name__)
@@ -111,9 +99,9 @@ class TlsLinks:
         self._name = uuid4().hex
         self._address = f"{host}:{self._listener.getsockname()[1]}/{self._name}"
         self._lock = Lock()
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, TlsLink] = {}
         self._avoided: dict[str, float] = {}
-        self._askers: set[_Asker] = set()
+        self._askers: set[TlsAsker] = set()
         self._taken = Taken()
         self._proofs = BoundedSemaphore(MOST_PROOFS)
         self._linking: set[str] = set()
@@ -194,7 +182,7 @@ class TlsLinks:
         elif self._process == os.getpid():
             with suppress(NotInTime, RuntimeError):  # it did not begin
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LINKED_WITHIN)
-            _soon(self._loop, self._loop.stop)
+            soon(self._loop, self._loop.stop)
 
     @property
     def _is_usable(self) -> bool:
@@ -215,7 +203,7 @@ class TlsLinks:
         await asyncio.wait({self._server})
         self._listener.close()
         with self._lock:
-            ending: list[_Link | _Asker] = [*self._links.values(), *self._askers]
+            ending: list[TlsLink | TlsAsker] = [*self._links.values(), *self._askers]
         for each in ending:
             each.end()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -234,13 +222,13 @@ class TlsLinks:
                 _keep_alive(writer.get_extra_info("socket"))
                 incoming = Incoming(0)
                 writer.write(frame({"hello": FORMAT, "process": name}))
-                given = (await _received(reader, incoming)).get("challenge")
+                given = (await received(reader, incoming)).get("challenge")
                 if type(given) is not str:
                     raise Malformed("no challenge")
                 challenge = given
                 await self._apart(partial(self._tables.prove, challenge))
                 writer.write(frame({"proven": challenge}))
-                if (await _received(reader, incoming)).get("welcome") is not True:
+                if (await received(reader, incoming)).get("welcome") is not True:
                     raise Malformed("no welcome")
         except (OSError, ValueError, OverflowError, Malformed, LancekeepError) as error:
             # An address in a lease is input: its port may be too large, and its host no name.
@@ -254,7 +242,7 @@ class TlsLinks:
                 with suppress(Malformed, LancekeepError):  # else a small object is left
                     await self._apart(partial(self._tables.is_proven, challenge))
             return False
-        link = _Link(address, self._loop, writer, self._tables, self._ended)
+        link = TlsLink(address, self._loop, writer, self._tables, self._ended)
         with self._lock:
             self._links[address] = link
         self._loop.create_task(link.read(reader, incoming))
@@ -270,7 +258,7 @@ class TlsLinks:
                 failed = error
         raise failed
 
-    def _ended(self, link: _Link, is_silent: bool) -> None:
+    def _ended(self, link: TlsLink, is_silent: bool) -> None:
         with self._lock:
             if self._links.get(link.address) is link:
                 del self._links[link.address]
@@ -294,7 +282,7 @@ class TlsLinks:
                 connection, _ = await self._loop.sock_accept(self._listener)
             except OSError:  # without a free file number
                 entering.release()
-                await asyncio.sleep(SILENCE)
+                await asyncio.sleep(_PAUSE)
                 continue
             task = self._loop.create_task(self._enter(connection))
             self._entering.add(task)
@@ -307,12 +295,12 @@ class TlsLinks:
         try:
             async with asyncio.timeout(LINKED_WITHIN):
                 reader, writer = await self._accepted(connection)
-                hello = await _received(reader, incoming)
+                hello = await received(reader, incoming)
                 if hello.get("hello") != FORMAT or hello.get("process") != self._name:
                     raise Malformed("a process that looks for another process")
                 challenge = secrets.token_hex(32)
                 writer.write(frame({"challenge": challenge}))
-                await _received(reader, incoming)
+                await received(reader, incoming)
                 if not await self._apart(partial(self._tables.is_proven, challenge)):
                     raise Malformed("a process that uses another storage")
                 writer.write(frame({"welcome": True}))
@@ -320,7 +308,7 @@ class TlsLinks:
             if writer is not None:
                 writer.transport.abort()
             return
-        asker = _Asker(self._loop, writer, self._taken, incoming)
+        asker = TlsAsker(self._loop, writer, self._taken, incoming)
         with self._lock:
             is_accepted = len(self._askers) < MOST_LINKS
             if is_accepted:
@@ -342,7 +330,7 @@ class TlsLinks:
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
-    async def _read(self, asker: _Asker, reader: asyncio.StreamReader) -> None:
+    async def _read(self, asker: TlsAsker, reader: asyncio.StreamReader) -> None:
         try:
             await asker.read(reader, self._take, self._has_room)
         finally:
@@ -381,7 +369,7 @@ class TlsLinks:
             raise Malformed(f"the system starts no thread: {error}") from error
         return await asyncio.wrap_future(done)
 
-    def _take(self, asker: _Asker, number: int, message: Mapping[str, Any], content: bytes) -> None:
+    def _take(self, asker: TlsAsker, number: int, message: Mapping[str, Any], content: bytes) -> None:
         """Take an append, or decline it: then its process finds another committer, or commits it itself."""
         try:
             table, rows, key, upsert = append_of(message, content)
@@ -399,220 +387,12 @@ class TlsLinks:
             raise
 
 
-class _Link:
-    """The connection to a process that commits appends of this one.
-
-    Args:
-        address: The address of the process.
-        loop: The loop of the links.
-        writer: The connection.
-        tables: Takes counts and replies.
-        ended: Is called when the connection ends, with whether the process was silent.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        loop: asyncio.AbstractEventLoop,
-        writer: asyncio.StreamWriter,
-        tables: LinkedTables,
-        ended: Callable[[_Link, bool], None],
-    ) -> None:
-        self.address = address
-        self._loop = loop
-        self._writer = writer
-        self._ended = ended
-        self._asked = Asked(tables.counted, tables.answered, partial(tables.unlinked, address))
-        self._is_given_up = False
-        self.is_used = True
-
-    def send(self, number: int, content: bytes) -> bool:
-        """Send an append; return False if the connection has ended."""
-        if not self._asked.add(number):
-            return False
-        _soon(self._loop, self._writer.write, content)
-        return True
-
-    def give_up(self, number: int) -> None:
-        """End the connection, and avoid the process, if it has not answered what was sent by a number."""
-        if number in self._asked:
-            self._is_given_up = True
-            _soon(self._loop, self.end)
-
-    def end(self) -> None:
-        """End the connection. What waits is answered."""
-        self._writer.transport.abort()
-
-    async def read(self, reader: asyncio.StreamReader, incoming: Incoming) -> None:
-        """Take tokens and replies until the end, then answer what waits."""
-        unanswered, fault = 0, ""
-        try:
-            while unanswered < PATIENCE:
-                try:
-                    async with asyncio.timeout(SILENCE):
-                        part = await reader.read(PART)
-                except TimeoutError:
-                    if self._asked:
-                        unanswered += 1
-                        self._writer.write(frame({"ping": True}))
-                    continue
-                if not part:
-                    break
-                unanswered = 0
-                incoming.add(part)
-                while (found := incoming.next()) is not None:
-                    self._take(found[0])
-        except OSError:
-            pass
-        except Exception as error:  # whatever it is, the appends get their answers
-            fault = str(error) or repr(error)
-        self.is_used = False
-        self._asked.stop()
-        self.end()
-        self._ended(self, unanswered == PATIENCE or self._is_given_up)
-        self._asked.end(fault)
-
-    def _take(self, message: Mapping[str, Any]) -> None:
-        self._asked.take(message)
-        number = acknowledgement(message)
-        if number is not None:  # of a token, which is now known here
-            self._writer.write(frame({"acknowledge": number}))
-
-
-class _Asker:
-    """The connection to a process that sends appends.
-
-    Args:
-        loop: The loop of the links.
-        writer: The connection.
-        taken: The appends that are not answered.
-        incoming: What was received.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter, taken: Taken, incoming: Incoming
-    ) -> None:
-        self._loop = loop
-        self._writer = writer
-        self._taken = taken
-        self._incoming = incoming
-        self._numbers = count(1)
-        self._lock = Lock()
-        self._announced: dict[int, Future[bool]] = {}
-        self._is_gone = False
-
-    @property
-    def unread(self) -> int:
-        """The bytes of the frame that is not complete."""
-        return len(self._incoming)
-
-    async def read(
-        self,
-        reader: asyncio.StreamReader,
-        take: Callable[[_Asker, int, Mapping[str, Any], bytes], None],
-        has_room: Callable[[], bool],
-    ) -> None:
-        """Take the appends that the process sends, until its end, or until its frames are too large."""
-        incoming = self._incoming
-        with suppress(OSError, Malformed):
-            while True:
-                while (found := incoming.next()) is not None:
-                    message, content = found
-                    acknowledged, number = acknowledgement(message), message.get("append")
-                    if "ping" in message:
-                        self._write(frame({"pong": True}))
-                    elif acknowledged is not None:
-                        self._acknowledge(acknowledged)
-                    elif type(number) is int:
-                        await asyncio.to_thread(take, self, number, message, content)
-                    else:
-                        raise Malformed("neither an append nor an answer")
-                part = await reader.read(PART)
-                if not part:
-                    return
-                incoming.add(part)
-                if not has_room():
-                    return
-
-    def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
-        number, acknowledged = next(self._numbers), Future[bool]()
-        with self._lock:
-            if self._is_gone:
-                return False
-            self._announced[number] = acknowledged
-        self._send(token_frame(numbers, token, counts, number))
-        try:
-            return acknowledged.result(ACKNOWLEDGED_WITHIN)
-        except NotInTime:
-            _soon(self._loop, self.end)  # the asker takes the token for nothing from then on
-            return False
-        finally:
-            with self._lock:
-                self._announced.pop(number, None)
-
-    def answer(self, numbers: Sequence[int], reply: Reply) -> None:
-        self._send(reply_frame(numbers, reply))
-        self._taken.remove(self, numbers)
-
-    def decline(self, number: int) -> None:
-        """Answer that an append was not taken."""
-        self._send(reply_frame([number], Declined.NOT_TAKEN))
-
-    def end(self) -> None:
-        """End the connection. Appends that were not answered are dropped before their commit is attempted."""
-        with self._lock:
-            self._is_gone = True
-            announced, self._announced = list(self._announced.values()), {}
-        for each in announced:
-            if not each.done():
-                each.set_result(False)
-        self._writer.transport.abort()
-
-    def _acknowledge(self, number: int) -> None:
-        with self._lock:
-            announced = self._announced.pop(number, None)
-        if announced is not None and not announced.done():
-            announced.set_result(True)
-
-    def _send(self, content: bytes) -> None:
-        _soon(self._loop, self._write, content)
-
-    def _write(self, content: bytes) -> None:
-        if self._writer.transport.get_write_buffer_size() > _HELD_BACK:
-            self.end()  # it reads nothing
-        elif not self._is_gone:
-            self._writer.write(content)
-
-
-async def _received(reader: asyncio.StreamReader, incoming: Incoming) -> dict[str, Any]:
-    """Return the next frame of a connection that begins.
-
-    Raises:
-        Malformed: The connection ended, or the frame has bytes after its object.
-    """
-    while (found := incoming.next()) is None:
-        part = await reader.read(PART)
-        if not part:
-            raise Malformed("the connection ended")
-        incoming.add(part)
-    message, content = found
-    if content:
-        raise Malformed("rows before the welcome")
-    return message
-
-
 def _keep_alive(connection: socket.socket) -> None:
     """Let the system end a connection whose other host has vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _ALIVE.items():
         if hasattr(socket, name):  # not on each system
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _soon(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *arguments: Any) -> None:
-    """Call a function in the thread of the links, unless it has ended."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(act, *arguments)
 
 
 def _context(protocol: Any, certificate: str, private_key: str, authority: str) -> ssl.SSLContext:

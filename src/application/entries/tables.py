@@ -20,7 +20,7 @@ from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.limits import limited
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
-from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties, ancestors, page
+from lancekeep.domain.catalog import CatalogView, Change, Listing, Lookup, SetProperties, page
 from lancekeep.domain.dropped import is_held
 from lancekeep.domain.errors import (
     AlreadyExists,
@@ -51,6 +51,8 @@ from lancekeep.domain.table import (
     find_table,
     is_at,
     remove_table,
+    require_apart,
+    require_distinct,
     v1_location,
     withdraw_table,
 )
@@ -211,7 +213,7 @@ class Tables:
             InvalidInput: A name or a directory occurs twice.
             Unsupported: The manifest store changes one table at a time.
         """
-        _require_distinct([*(each.id for each in declarations), *removed])
+        require_distinct([*(each.id for each in declarations), *removed])
         if any(each.id.is_root for each in declarations):
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
         given = [None if each.location is None else self._places.relative(each.location) for each in declarations]
@@ -238,7 +240,7 @@ class Tables:
             return added + [change for each in removed for change in remove_table(view, each, "deregister")]
 
         tables = placed(self._ledger.refuse_early(accept))
-        _require_apart([table.location for table in tables])
+        require_apart([table.location for table in tables])
         for object_id in removed:
             self._removal.record_listed(object_id)
         return self._enter_reserved(tables, given, removed, declarations, stated)
@@ -584,7 +586,9 @@ class Tables:
             Whether the table was removed.
         """
         root = self._places.dataset_root(table)
-        removed = self._ledger.apply(partial(_withdrawing, table.id), withdraws=True)
+        removed = self._ledger.apply(
+            lambda view: (withdraw_table(view, table.id), find_table(view, table.id)), withdraws=True
+        )
         keys = self._places.contents(root)
         if removed.location == table.location and is_still():
             # A call that completes a deep clone commits its version before it looks for the marker.
@@ -608,21 +612,3 @@ class Tables:
             return remove_table(view, object_id, action), find_table(view, object_id)
 
         return self._ledger.apply(decide, effect=lambda removed: removed)
-
-
-def _withdrawing(object_id: ObjectId, view: CatalogView) -> tuple[list[Change], Table]:
-    return withdraw_table(view, object_id), find_table(view, object_id)
-
-
-def _require_distinct(ids: Sequence[ObjectId]) -> None:
-    twice = next((object_id for object_id in ids if ids.count(object_id) > 1), None) if len(ids) > 1 else None
-    if twice is not None:
-        raise InvalidInput(f"{twice} is named twice; one change declares or removes a table once")
-
-
-def _require_apart(locations: Sequence[str]) -> None:
-    """Raise `InvalidInput` if a directory is, or contains, another directory."""
-    above = {part for location in locations for part in ancestors(location.rpartition("/")[0])}
-    for location in locations:
-        if location in above or locations.count(location) > 1:
-            raise InvalidInput(f"the location {location!r} overlaps the location of another table of the same change")
