@@ -218,7 +218,7 @@ def test_change_whose_wait_is_interrupted_is_not_made() -> None:
 
     def hold(view: CatalogView) -> tuple[Sequence[Change], str]:
         holds.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(120)
         return [], "first"
 
     waits = get_ident()
@@ -229,7 +229,7 @@ def test_change_whose_wait_is_interrupted_is_not_made() -> None:
 
     first = Thread(target=joint.apply, args=(hold,))
     first.start()
-    assert holds.wait(20)
+    assert holds.wait(120)
     Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         joint.apply(deciding("a"))
