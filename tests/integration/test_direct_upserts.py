@@ -15,6 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 from appending import all_at_once, held_back
+from engines import ALL, Engine
 from faults import Crash, Faulty
 
 import lancekeep
@@ -541,3 +542,26 @@ def test_change_names_its_version_and_transaction(tmp_path: Path) -> None:
     name = version_of(catalog).manifest.transaction_file
     assert (change.version, f"{change.version - 1}-{change.transaction}.txn") == (plain(catalog).version, name)
     assert len(list((tmp_path / "lake").rglob(f"_transactions/{name}"))) == 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_other_engines_read_and_continue_what_was_committed_without_the_engine(
+    tmp_path: Path, merges: list[int], engine_of: Callable[[str], Engine], name: str
+) -> None:
+    """A handle of another engine is held across the upserts; its indexed answers are those of a scan."""
+    catalog = connect(tmp_path)
+    catalog.write("t", people(*range(100)))
+    catalog.open("t").create_scalar_index("id", "BTREE")
+    held = engine_of(name).open(catalog.describe_table("t").uri)
+    for at in range(1, 9):
+        upsert(catalog, people(at, at * 11 % 100, 100 + at, by=at))
+    assert not merges
+    assert held.rows().num_rows == 100  # as of its version
+    held.refresh()
+    expected = rows_of(catalog)
+    for key in (0, 1, 8, 11, 88, 101, 108, 109):
+        assert held.rows(f"id = {key}")["by"].to_pylist() == [expected[each] for each in expected if each == key]
+    held.merge("id", people(1, 200, by=9))
+    upsert(catalog, people(1, 201, by=10))
+    assert rows_of(catalog) == {**expected, 1: 10, 200: 9, 201: 10}
+    held.close()
