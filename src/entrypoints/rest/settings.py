@@ -189,7 +189,10 @@ class ServerSettings:
         if not any(values.values()):
             return None
         if missing:
-            raise InvalidInput(f"servers on several hosts reach each other only with {', '.join(missing)}, too")
+            raise InvalidInput(
+                f"the settings server.cluster_* belong together, and {', '.join(missing)} are missing: set them, too, "
+                "or none, and this server has no links to others"
+            )
         first, _, last = self.cluster_ports.partition("-")
         ports = [part for part in (first, last or first) if part]
         if not all(part.isdecimal() and 0 < int(part) <= 65535 for part in ports):
