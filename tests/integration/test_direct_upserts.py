@@ -345,6 +345,65 @@ def test_keys_of_tables_leave_memory_in_the_order_of_their_use(
     assert not merges
 
 
+def test_keys_of_many_small_tables_leave_memory(
+    tmp_path: Path, merges: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_upserts, "_REMEMBERED", 2)
+    catalog = connect(tmp_path)
+    for number in range(4):
+        catalog.write(f"t{number}", people(1))
+        catalog.data.merge(f"t{number}", people(1, 2).to_reader(), UPSERT)
+        catalog.drop_table(f"t{number}")
+    assert len(directory_of(catalog).upserts._direct._known) == 2  # type: ignore[union-attr]
+    assert not merges
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_KEYS", 9), ("MOST_BYTES", 2500)])
+def test_keys_that_become_too_many_leave_memory(
+    tmp_path: Path, merges: list[int], monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(known_keys, limit, most)
+    catalog = connect(tmp_path)
+    catalog.write("t", people(0))
+    for turn in range(1, 13):
+        assert upsert(catalog, people(turn, turn - 1, by=turn)) == MergeCounts(1, 1, 0)
+    assert not directory_of(catalog).upserts._direct._known  # type: ignore[union-attr]
+    assert 0 < len(merges) < 8
+    assert rows_of(catalog) == {turn: min(turn + 1, 12) for turn in range(13)}
+
+
+def test_keys_that_are_long_leave_the_memory_of_moves(
+    tmp_path: Path, merges: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_keys, "_MOST_MOVED_BYTES", 10_000)
+    catalog = connect(tmp_path)
+    keys = [f"{number}{'x' * 4000}" for number in range(12)]
+    catalog.write("t", pa.table({"id": keys[:1], "by": [0]}))
+    for turn in range(1, 12):
+        rows = pa.table({"id": keys[turn - 1 : turn + 1], "by": [turn, turn]})
+        assert upsert(catalog, rows) == MergeCounts(1, 1, 0)
+        [known] = directory_of(catalog).upserts._direct._known.values()  # type: ignore[union-attr]
+        assert len(known.keys._moved) < 4
+        assert 4000 * turn < known.keys.size < 4300 * (turn + 3)
+    assert rows_of(catalog) == {key: min(turn + 1, 11) for turn, key in enumerate(keys)}
+    assert not merges
+
+
+def test_upserts_of_the_same_keys_need_no_more_memory(tmp_path: Path, merges: list[int]) -> None:
+    catalog = connect(tmp_path)
+    catalog.write("t", people(0, 1))
+    for turn in range(20):
+        upsert(catalog, people(0, 1, by=turn))
+    [known] = directory_of(catalog).upserts._direct._known.values()  # type: ignore[union-attr]
+    assert (len(known.keys._moved), len(known.keys._dead)) == (2, 2)
+    moved = known.keys.size
+    assert moved < 1000
+    upsert(connect(tmp_path), people(0, 1, by=30))
+    upsert(catalog, people(2, by=31))
+    assert known.keys.size < moved, "the fragment of the moved keys has left the table"
+    assert not merges
+
+
 def test_upserts_by_other_key_columns_are_exact(tmp_path: Path, merges: list[int]) -> None:
     catalog = connect(tmp_path)
     catalog.write("t", people(0, 1))

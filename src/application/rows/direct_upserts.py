@@ -65,7 +65,7 @@ _OFTEN, _WITHIN = 32, 30.0
 _UNREADABLE, _CROWDED = 60.0, 10.0
 """Seconds without another attempt, if the keys cannot be held, or other writers are faster."""
 _REMEMBERED = 256
-"""The number of tables whose groups are counted."""
+"""The number of tables whose groups are counted, and whose keys are held."""
 
 
 @attrs.define(eq=False)
@@ -246,9 +246,15 @@ class DirectUpserts:
         self._asked[table] = self._clock() + seconds, _OFTEN
 
     def _keep(self, table: ObjectId, known: _Known) -> None:
+        if known.keys.are_too_many:
+            self._refuse(table, _UNREADABLE)
+            return
         self._known[table] = known
         with suppress(KeyError, RuntimeError):  # another thread does the same
-            while sum(each.keys.size for each in self._known.values()) > MOST_BYTES_TOGETHER:
+            while (
+                len(self._known) > _REMEMBERED
+                or sum(each.keys.size for each in self._known.values()) > MOST_BYTES_TOGETHER
+            ):
                 self._known.popitem(last=False)
 
     # -- one group ----------------------------------------------------------------------------------------------

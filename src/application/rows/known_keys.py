@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,10 @@ MOST_BYTES: Final = 64 << 20
 """The bytes of these keys, with the addresses of their rows."""
 MOST_BYTES_TOGETHER: Final = 128 << 20
 """The bytes of the keys of all tables."""
-_MOST_MOVED = 50_000
+_MOST_MOVED, _MOST_MOVED_BYTES = 50_000, 8 << 20
+"""The moves, and their bytes, after which the keys are put in order."""
+_BYTES_OF_A_MOVE = 256
+"""The bytes of an entry of a key that was moved, without the key itself."""
 
 Addresses = npt.NDArray[np.uint64]
 
@@ -36,12 +40,19 @@ class KnownKeys:
         self._values = pa.chunked_array([], kind)
         self._addresses: Addresses = np.empty(0, np.uint64)
         self._moved: dict[Any, int] = {}
+        self._moved_bytes = 0
         self._dead = set[int]()
 
     @property
     def size(self) -> int:
-        """The bytes in memory, without the latest moves."""
-        return int(self._values.nbytes) + self._addresses.nbytes
+        """The bytes in memory."""
+        return int(self._values.nbytes) + self._addresses.nbytes + self._moved_bytes
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether a process must not hold these keys."""
+        rows = len(self._addresses) - len(self._dead) + len(self._moved)
+        return rows > MOST_KEYS or self.size > MOST_BYTES
 
     def find(self, wanted: Collection[Any]) -> Mapping[Any, Sequence[int]]:
         """Return the addresses of the rows with some values.
@@ -64,10 +75,12 @@ class KnownKeys:
             fragment: its id.
             before: what `find` has returned for these values.
         """
-        for addresses in before.values():
-            self._dead.update(addresses)
+        for value, addresses in before.items():
+            if value not in self._moved:  # otherwise its address is forgotten here
+                self._dead.update(addresses)
+        self._moved_bytes += sum(_bytes_of(value) for value in values if value not in self._moved)
         self._moved.update((value, fragment << 32 | offset) for offset, value in enumerate(values))
-        if len(self._moved) > _MOST_MOVED:
+        if len(self._moved) > _MOST_MOVED or self._moved_bytes > _MOST_MOVED_BYTES:
             self.replace((), self._moved_rows())
 
     def replace(self, fragments: Collection[int], rows: Iterable[tuple[Any, Addresses]]) -> None:
@@ -81,6 +94,7 @@ class KnownKeys:
         gone = np.array(sorted(fragments), np.uint64)
         if fragments:
             self._moved = {value: each for value, each in self._moved.items() if each >> 32 not in fragments}
+            self._moved_bytes = sum(map(_bytes_of, self._moved))
         keep = ~np.isin(self._addresses >> np.uint64(32), gone)
         keep &= ~np.isin(self._addresses, np.array(sorted(self._dead), np.uint64))
         self._dead.clear()
@@ -90,5 +104,9 @@ class KnownKeys:
         self._addresses = np.concatenate([self._addresses[keep], *(each for _, each in added)])
 
     def _moved_rows(self) -> Iterator[tuple[Any, Addresses]]:
-        moved, self._moved = self._moved, {}
+        moved, self._moved, self._moved_bytes = self._moved, {}, 0
         yield pa.array(list(moved), self.kind), np.fromiter(moved.values(), np.uint64, len(moved))
+
+
+def _bytes_of(value: Any) -> int:
+    return sys.getsizeof(value) + _BYTES_OF_A_MOVE
