@@ -18,6 +18,7 @@ from rest_server import serving
 import lancekeep
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows.compactions import Compactions
+from lancekeep.application.rows.versions import Versions
 from lancekeep.domain.appends import REBASED
 from lancekeep.domain.identifiers import ObjectId
 
@@ -357,6 +358,28 @@ def test_another_change_during_a_compaction_stays(
     assert ids(uri) == expected
     assert after.to_table(filter=f"id = {expected[-1]}").num_rows == 1
     assert len(after.get_fragments()) <= (2 if change == "append" else 1)
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_transaction_file_is_that_of_the_last_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """An attempt that lost to appends took other numbers for the new fragments."""
+    catalog, other = connect(tmp_path, store), connect(tmp_path, store)
+    uri = of_four_fragments(catalog)
+    commit, pending = Versions.commit_built, [40, 41]
+
+    def overtaken(self: Versions, *arguments: Any, **options: Any) -> Any:
+        if pending:
+            other.write("t", rows(pending.pop(0), 1), "append")
+        return commit(self, *arguments, **options)
+
+    monkeypatch.setattr(Versions, "commit_built", overtaken)
+    committed = catalog.upkeep.compact("t")
+    assert committed is not None
+    assert committed.version > 5
+    assert ids(uri) == list(range(42))
     assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
 
 

@@ -47,6 +47,7 @@ from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import LEGACY, Facts, file_version
 from lancekeep.format.judge import Approved
+from lancekeep.format.manifest import transaction_in
 from lancekeep.format.next_version import next_version
 from lancekeep.format.table_version import TableVersion, serialize_transaction
 from lancekeep.ports.table_engine import StagedVersion
@@ -157,9 +158,9 @@ class TableTransactions:
             self._require_files(object_id, rebased, following)
             if isinstance(rebased.operation, Update):
                 following = commits.settled_indexes.approved(root, previous, following)
-            if recorded is not rebased:
+            if recorded != (written := transaction_in(following.content)):  # it may state numbers of new fragments
                 commits.record_transaction(root, following)  # step 2 of the flow
-                recorded = rebased
+                recorded = written
             scheme = scheme_of(latest)
             after = root, latest.version, previous.manifest.transaction_file
             outcome, found = self._versions.commit_built(
