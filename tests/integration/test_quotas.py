@@ -144,8 +144,10 @@ def test_full_subtree_takes_no_bytes_until_it_is_measured_below_its_quota(site: 
         ("team", "/v1/table/ml$b$t/insert", stream()),
         ("team", "/v1/table/ml$t/merge_insert?on=id&when_matched_update_all=true", stream()),
         ("team", "/v1/table/ml$t/merge_insert?on=id&when_not_matched_insert_all=true", stream()),
+        ("team", "/v1/table/ml$t/merge_insert?on=id&when_matched_update_all_filt=true", stream()),
         ("team", "/v1/table/ml$t/update", {"updates": [["id", "id + 1"]]}),
         ("team", "/v1/table/ml$new/create", stream()),
+        ("team", "/v1/table/ml$new/create?mode=exist_ok", stream()),
         ("team", "/v1/materialized_view/ml$new/create", VIEW),
         ("root", "/v1/table/ml$new/register", {"location": "apart/loose"}),
         ("team", "/v1/table/ml$t/add_columns", {"new_columns": [{"name": "n", "expression": "id + 1"}]}),
@@ -161,6 +163,7 @@ def test_full_subtree_takes_no_bytes_until_it_is_measured_below_its_quota(site: 
         refused(site.ask(path, stream(bigger), server=1))  # judged by the commit
     assert site.catalog.describe_table("ml.t").version == latest
     permitted: tuple[tuple[str, Any], ...] = (
+        ("/v1/table/ml$t/create?mode=exist_ok", stream()),
         ("/v1/table/ml$t/tags/create", {"tag": "x", "version": 1}),
         ("/v1/table/ml$t/delete", {"predicate": "id = 1"}),
         ("/v1/table/ml$t/merge_insert?on=id&when_not_matched_by_source_delete=true", stream(ROWS.slice(1, 1))),

@@ -16,6 +16,7 @@ import attrs
 from lancekeep.application.commits.keyed_requests import current_request, performing, refuse_to_share
 from lancekeep.application.commits.replaced_values import WatchedChange
 from lancekeep.application.entries.ledger import Ledger
+from lancekeep.application.entries.limits import current_limits
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.removal import Removal
 from lancekeep.application.entries.tables import DEFINITE, Tables
@@ -401,6 +402,9 @@ class Writes:
         if self._ledger.effect_of_request() is not None:
             return Committed(1, "", 0)
         self._ledger.refuse_early(lambda view: self._ledger.authorized(decide)(view)[0])
+        limits = current_limits()
+        if limits is not None:  # a commit without an entry cannot be judged by what it adds
+            limits.require_space(table.id)
         if self._ledger.managed and by_storage(table.properties):
             self._ledger.commits.release(self._places.dataset_root(table))
         if self._ledger.holds(table):

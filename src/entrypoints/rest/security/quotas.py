@@ -106,7 +106,8 @@ def _adds_bytes(call: Call) -> bool:
     """Return whether a request adds bytes, as far as it says itself."""
     request: Any = call.request
     if call.operation == "merge_insert_into_table":
-        return bool(request.when_not_matched_insert_all or request.when_matched_update_all)
+        updates = request.when_matched_update_all or request.when_matched_update_all_filt is not None
+        return bool(request.when_not_matched_insert_all or updates)
     if call.operation == "insert_into_table":
         return choice(request.mode, "mode", "append", "overwrite") == "append"
     if call.operation == "create_table":
