@@ -127,16 +127,23 @@ def test_group_writes_its_files_at_once_and_reads_nothing(tmp_path: Path, merges
     assert rows_of(catalog) == dict.fromkeys(range(8), 0) | {1: 1, 2: 2, 8: 2, 9: 2}
 
 
-def test_version_equals_the_one_that_the_engine_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nested", [False, True])
+def test_version_equals_the_one_that_the_engine_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nested: bool
+) -> None:
+    def rows(*ids: int, by: int = 0) -> pa.Table:
+        place = pa.array([{"x": by, "names": ["a"]}] * len(ids))
+        return people(*ids, by=by).append_column("place", place) if nested else people(*ids, by=by)
+
     versions = []
     for often in (0, 99):
         monkeypatch.setattr(direct_upserts, "_OFTEN", often)
         catalog = connect(tmp_path / str(often))
-        catalog.write("t", people(*range(6)))
+        catalog.write("t", rows(*range(6)))
         catalog.open("t").create_scalar_index("id", "BTREE")
-        catalog.write("t", people(6, 7), "append")
-        upsert(catalog, people(0, 6, 7, 9, by=1))
-        upsert(catalog, people(0, 1, 9, 10, by=2))
+        catalog.write("t", rows(6, 7), "append")
+        upsert(catalog, rows(0, 6, 7, 9, by=1))
+        upsert(catalog, rows(0, 1, 9, 10, by=2))
         versions.append(version_of(catalog))
     ours, engines = versions
     alike = [_without_chance(each) for each in (ours, engines)]

@@ -305,7 +305,7 @@ class DirectUpserts:
             name, file, content = _deletion_file(fragment.id, base.version.version, deleted[fragment.id])
             added[f"{base.root.key}/{DELETIONS}/{name}"] = content
             updated.append(attrs.evolve(fragment, deletion_file=file))
-        fields = tuple(number for file in new.files for number in file.fields)
+        fields = tuple(field.id for field in known.version.manifest.fields)
         update = Update(tuple(removed), tuple(updated), (new,), fields_for_preserving_frag_bitmap=fields)
         transaction = Transaction(
             base.version.version, str(uuid4()), transaction_properties=dict([REBASED]), operation=update
