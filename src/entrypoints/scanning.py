@@ -31,13 +31,13 @@ def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]
     beside the data files.
     """
     columns, parts = [stored.field(name) for name in names], list(fragments)
-    blobs = [column.name for column in columns if is_blob(column)]
-    bits = [_bits(column.type) for column in columns if not is_blob(column)]
+    blobs = dict.fromkeys(column.name for column in columns if is_blob(column))
+    bits = [_bits(column.type) for column in columns if column.name not in blobs]
     width = sum(filter(None, bits)) // 8
     if None in bits:
         width = max([width, *map(average_row, parts)])
     if blobs:
-        width += _average_blobs(parts, blobs)
+        width += _average_blobs(parts, list(blobs))
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
 
 

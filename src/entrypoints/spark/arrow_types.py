@@ -14,7 +14,7 @@ from lancekeep.adapters.lance.alignment import aligned_array
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
-from lancekeep.format.schema import primary_key, schema_fields
+from lancekeep.format.schema import PRIMARY_KEY, primary_key, schema_fields
 
 try:
     from pyspark.errors import PySparkException
@@ -97,6 +97,8 @@ def _is_unkept(data_type: DataType) -> bool:
 
 def key_of(stored: pa.Schema) -> list[str]:
     """Return the columns of the unenforced primary key of a table; none without one."""
+    if PRIMARY_KEY.encode() not in stored.serialize().to_pybytes():
+        return []  # a wide table is not described field by field for this
     return [field.name for field in primary_key(schema_fields(stored))]
 
 
@@ -108,20 +110,34 @@ def spark_schema(stored: pa.Schema) -> StructType:
     Raises:
         InvalidInput: Spark has no type for a column; the message names all such columns.
     """
-    columns, unreadable = [], []
+    columns, unreadable, known = [], [], dict[pa.DataType, DataType | None]()
     for field in stored:
-        try:
-            column = pa.schema([pa.field(field.name, as_spark_sees(field.type), field.nullable)])
-            seen = spark_of(column, keep_zoneless=True)
-            arrow_of(seen)  # refuses decimals of more digits than Spark has
-            columns.append(_described(seen[0], field))
-        except (PySparkException, ValueError):
-            unreadable.append(f"{field.name!r} is {field.type}")
+        kind = field.type
+        if isinstance(kind, pa.ExtensionType):  # has no hash
+            seen = _spark_type(kind)
+        else:
+            if kind not in known:
+                known[kind] = _spark_type(kind)
+            seen = known[kind]
+        if seen is None:
+            unreadable.append(f"{field.name!r} is {kind}")
+        else:
+            columns.append(_described(StructField(field.name, seen, field.nullable), field))
     if unreadable:
         raise InvalidInput(
             f"Spark has no type for these columns: {'; '.join(unreadable)}. Choose other columns with `columns`."
         )
     return StructType(columns)
+
+
+def _spark_type(stored: pa.DataType) -> DataType | None:
+    """Return the type in which Spark reads a stored type; None if it has none."""
+    try:
+        seen = spark_of(pa.schema([("column", as_spark_sees(stored))]), keep_zoneless=True)
+        arrow_of(seen)  # refuses decimals of more digits than Spark has
+    except (PySparkException, ValueError):
+        return None
+    return seen[0].dataType
 
 
 def _described(column: StructField, stored: pa.Field) -> StructField:

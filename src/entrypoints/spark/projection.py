@@ -80,12 +80,14 @@ def origins_by_name(stored: pa.Schema, wanted: pa.Schema) -> tuple[Origin, ...] 
     Returns:
         None if every column is requested whole.
     """
-    found = tuple(Origin(field.name, _parts(stored.field(field.name).type, field.type)) for field in wanted)
-    return found if any(origin.children for origin in found) else None
+    parts = [_parts(stored.field(field.name).type, field.type) for field in wanted]
+    return tuple(map(Origin, wanted.names, parts)) if any(parts) else None
 
 
 def _parts(stored: pa.DataType, wanted: pa.DataType) -> tuple[Origin, ...]:
     """Match the children of a type to the requested ones; empty if the type is requested whole."""
+    if not pa.types.is_nested(wanted):
+        return ()
     if pa.types.is_struct(wanted):
         known = {child.name: child.type for child in stored}
         origins = tuple(Origin(child.name, _parts(known[child.name], child.type)) for child in wanted)

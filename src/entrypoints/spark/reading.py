@@ -156,6 +156,11 @@ class FragmentReader:
         require_types(stored, schema)
         return FragmentReader(snapshot, schema, batch_size=batch_size, origins=origins_by_name(stored, schema))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a plan hold the schema as Arrow's message: a pickled schema has each field on its own."""
+        schema = self.schema.serialize().to_pybytes()
+        return _reader, (self.snapshot, schema, self.filter, self.batch_size, self.origins)
+
     def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the fragments in order, at most ``limit``."""
         for batch, _ in self.read_with(runs, limit, ()):
@@ -203,6 +208,10 @@ class FragmentReader:
         return [origin.name for origin in self.origins if origin.name is not None]
 
 
+def _reader(snapshot: Snapshot, schema: bytes, *others: Any) -> FragmentReader:
+    return FragmentReader(snapshot, pa.ipc.read_schema(pa.py_buffer(schema)), *others)
+
+
 def require_columns(stored: pa.Schema, names: Iterable[str]) -> None:
     """Check that the table has the columns.
 
@@ -226,7 +235,10 @@ def require_types(stored: pa.Schema, wanted: pa.Schema) -> None:
     require_columns(stored, wanted.names)
     require_readable(wanted.names)
     for field in wanted:
-        seen = as_spark_sees(stored.field(field.name).type)
+        kind = stored.field(field.name).type
+        if field.type == kind:
+            continue
+        seen = as_spark_sees(kind)
         if not _is_part(as_spark_sees(field.type), seen):
             raise InvalidInput(
                 f"the column {field.name!r} of the table is {seen} in Spark; it was asked for as {field.type}"

@@ -65,6 +65,7 @@ class ScanBuilder(Proxy):
         dataset: Any,
         snapshot: Snapshot,
         schema: StructType,
+        seen: Any,
         options: Mapping[str, str],
         stream: ToStream,
         statistics: Mapping[str, ColumnStatistics],
@@ -74,7 +75,9 @@ class ScanBuilder(Proxy):
         self._dataset = dataset
         self._snapshot = snapshot
         self._columns = schema
+        self._whole = seen
         self._schema = schema
+        self._seen = seen
         self._options = options
         self._stream = stream
         self._statistics = statistics
@@ -122,7 +125,10 @@ class ScanBuilder(Proxy):
         return asked is not None and asked.counts_rows and self._condition is None
 
     def pruneColumns(self, schema: Any) -> None:
-        self._schema = struct(schema)
+        if schema.equals(self._whole):  # many columns are not sent to this process again
+            self._schema, self._seen = self._columns, self._whole
+        else:
+            self._schema, self._seen = struct(schema), schema
 
     def pushLimit(self, limit: int) -> bool:
         if self._aggregation is not None:
@@ -146,9 +152,10 @@ class ScanBuilder(Proxy):
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
         found = found_by_index(self._dataset, zip(self._pushed, self._filters, strict=True))
-        schema = self._schema if self._aggregation is None else self._aggregation.result(self._columns)
-        aggregates = self._aggregation is not None
-        seen = self._jvm.struct(schema)
+        schema, seen, aggregates = self._schema, self._seen, self._aggregation is not None
+        if self._aggregation is not None:
+            schema = self._aggregation.result(self._columns)
+            seen = self._jvm.struct(schema)
         task = self._task(self._condition)
         form = Form(self._jvm, schema)
         batch = Batch(self._jvm, seen, form, self._dataset, task, found, aggregates)

@@ -173,7 +173,8 @@ class SqlTable(_Table, Indexed):
         stream = partial(self._streams.read, self._table) if snapshot.branch is None else self._no_stream
         options = given_options(options)
         statistics = stored(self._properties)
-        return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, self._columns, options, stream, statistics)
+        columns = self._columns, self._schema
+        return ScanBuilder(self._jvm, self._name, self._dataset, snapshot, *columns, options, stream, statistics)
 
     def _snapshot(self, dataset: Any, *, is_branch: bool) -> Snapshot:
         return Snapshot.of(
