@@ -174,7 +174,8 @@ def several(tasks: SeveralTasks) -> Iterator[Opened]:
         for each in keepers.values():
             each.await_first(left())
         states = {name: each.state for name, each in keepers.items()}
-        yield app, Served(f"{len(keepers)} catalogs", True, states), end_background
+        example = next((name for name, each in keepers.items() if each.app is not None), next(iter(keepers)))
+        yield app, Served(f"{len(keepers)} catalogs", True, states, example), end_background
     finally:
         for each in keepers.values():
             each.close()

@@ -362,7 +362,9 @@ def test_failures_are_counted_logged_and_repeated_after_a_pause(
     lake.maintenance._compactions = type("Broken", (), {"compact": staticmethod(compact)})()
     lake.run("ml.t")
     assert lake.maintenance.actions == {("compact", True): 1}
-    assert "Automatic maintenance of ml.t: compact failed, and runs again later: no space left" in caplog.text
+    [said] = [each.getMessage() for each in caplog.records if "maintenance" in each.getMessage()]
+    root = lake.catalog.root_uri
+    assert said == f"Automatic maintenance of {root}: ml.t: compact failed, and runs again later: no space left"
     lake.maintenance._compactions = original
     lake.run("ml.t", passed=1)
     assert lake.maintenance.actions == {("compact", True): 1}

@@ -269,6 +269,13 @@ def test_a_catalog_that_does_not_open_stops_no_other(server: Served) -> None:
     assert (line["catalog"], line["principal"]) == ("bad", "key:ada")
 
 
+def test_the_example_asks_a_catalog_that_is_open(tmp_path: Path) -> None:
+    (tmp_path / "lancekeep.toml").write_text(bad(tmp_path) + '[catalogs.good]\nroot = "good"\n')
+    tasks = SeveralTasks.configured({}, environment={"LANCEKEEP_CONFIG": str(tmp_path / "lancekeep.toml")})
+    with served_by(tasks) as (_, served, _):
+        assert (list(served.catalogs), served.example) == (["bad", "good"], "good")
+
+
 def test_the_command_tries_again_and_its_log_names_the_catalog(tmp_path: Path) -> None:
     keys = configure(tmp_path, bad(tmp_path))
     with started(tmp_path, keys) as server:

@@ -115,14 +115,14 @@ class Ledger:
         self.manifest = manifest
         self.commits = commits
         self.managed = managed
-        self._root_uri = root_uri
+        self.root_uri = root_uri
         self.new_id = new_id
         self._checked: CatalogView | None = None
         self._foreseeing = manifest if isinstance(manifest, ForeseeingManifestStore) else None
 
     def at(self, manifest: ManifestStore) -> Ledger:
         """Return the catalog with its entries in another manifest store."""
-        return Ledger(manifest, self.commits, self._root_uri, managed=self.managed, new_id=self.new_id)
+        return Ledger(manifest, self.commits, self.root_uri, managed=self.managed, new_id=self.new_id)
 
     @property
     def guarantees(self) -> ManifestStoreGuarantees:
@@ -295,7 +295,7 @@ class Ledger:
         """
         if properties.get(MANAGED) == IMPLEMENTATION and not self.managed:
             raise InvalidInput(
-                f"{MANAGED!r} is {IMPLEMENTATION!r}, and {self._root_uri} has no commit store. Move the versions to "
+                f"{MANAGED!r} is {IMPLEMENTATION!r}, and {self.root_uri} has no commit store. Move the versions to "
                 "one with change_commit_store first; nothing was changed"
             )
         if properties.get(MANAGED) == STORAGE:
@@ -336,7 +336,7 @@ class Ledger:
         """Raise `CommitStoreMismatch` unless this object has the recorded commit store."""
         if remembered != self.own_store:
             raise CommitStoreMismatch(
-                f"the versions of {self._root_uri} are managed by the commit store {remembered}; opened with "
+                f"the versions of {self.root_uri} are managed by the commit store {remembered}; opened with "
                 f"{self.own_store or 'none'}. Connect with commit_store={remembered!r}, or move the versions with "
                 "change_commit_store."
             )
@@ -380,11 +380,11 @@ class Ledger:
         if not view.entered and view.version == 0:
             return
         properties = view.properties
-        require_home(properties, self._root_uri)
+        require_home(properties, self.root_uri)
         remembered, moving = properties.get(COMMIT_STORE_PROPERTY), properties.get(MOVING_PROPERTY)
         if moving is not None and not during_move:
             raise CommitStoreMismatch(
-                f"the versions of {self._root_uri} are moving to the commit store {moving}; wait until "
+                f"the versions of {self.root_uri} are moving to the commit store {moving}; wait until "
                 "change_commit_store has finished, or call it again if it was stopped"
             )
         own = self.own_store
@@ -392,7 +392,7 @@ class Ledger:
             return
         if remembered is None:
             raise CommitStoreMismatch(
-                f"{self._root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
+                f"{self.root_uri} holds tables whose versions no commit store manages; opened with {own}. Connect "
                 "without commit_store, or move the tables to the commit store with change_commit_store."
             )
         self.require_store(remembered)
@@ -433,19 +433,19 @@ class Ledger:
             found = identity_in(view.properties)
             if found is None:
                 return [SetProperties({IDENTITY_PROPERTY: proposed.text()})], proposed
-            found.require_at(self._root_uri)
+            found.require_at(self.root_uri)
             return [], found
 
         return self.apply(decide)
 
     def adopt_identity(self, kept: str | None) -> Identity:
         """Record this root in the identity, with the id ``kept`` or a new id."""
-        adopted = self._proposed() if kept is None else Identity(kept, self._root_uri)
+        adopted = self._proposed() if kept is None else Identity(kept, self.root_uri)
         self.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: adopted.text()})], None))
         return adopted
 
     def _proposed(self) -> Identity:
-        return Identity(self.new_id(), self._root_uri)
+        return Identity(self.new_id(), self.root_uri)
 
     # -- life ---------------------------------------------------------------------------------------------------
 

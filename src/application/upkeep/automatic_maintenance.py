@@ -214,6 +214,7 @@ class AutomaticMaintenance:
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._ledger = ledger
+        self._root = ledger.root_uri  # a process may have several catalogs
         self._places = places
         self._clones = clones
         self._engine = engine
@@ -479,7 +480,7 @@ class AutomaticMaintenance:
             dry_run=False
         )
         for each in report.skipped:
-            _LOG.warning("Automatic maintenance of %s: clean up: skipped: %s", each.table, each.reason)
+            _LOG.warning("Automatic maintenance of %s: %s: clean up: skipped: %s", self._root, each.table, each.reason)
         kept.difference_update(each.table for each in report.tables if each.versions)
         return f"{report.versions} versions, {report.files} files" if report.versions else ""
 
@@ -532,7 +533,7 @@ class AutomaticMaintenance:
             if detail:
                 self.actions[kind, False] += 1
                 self._last[kind] = self._clock()
-                _LOG.info("Automatic maintenance of %s: %s: %s", names, kind, detail)
+                _LOG.info("Automatic maintenance of %s: %s: %s: %s", self._root, names, kind, detail)
             if kind == CLEAN_UP:
                 for _, state in some:
                     state.tried()
@@ -546,7 +547,8 @@ class AutomaticMaintenance:
         if self._stopping.is_set():  # the catalog is closed under the action
             return
         self.actions[kind, True] += 1
-        _LOG.warning("Automatic maintenance of %s: %s failed, and runs again later: %s", name, kind, error)
+        again = "Automatic maintenance of %s: %s: %s failed, and runs again later: %s"
+        _LOG.warning(again, self._root, name, kind, error)
 
     def _require_running(self) -> None:
         if self._stopping.is_set() or not main_thread().is_alive():

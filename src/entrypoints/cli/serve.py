@@ -124,8 +124,8 @@ def serve(
         print_line(f"Serving {served.root}{workers} at {url}")
         for name, state in served.catalogs.items():
             print_line(f"      {url}{prefix_of(name)}  {state}")
-        first = f"{url}{prefix_of(next(iter(served.catalogs)))}" if served.catalogs else url
-        print_line(f"Try:  curl {credential}'{first}/v1/namespace/$/table/list'")
+        tried = f"{url}{prefix_of(served.example)}" if served.example else url
+        print_line(f"Try:  curl {credential}'{tried}/v1/namespace/$/table/list'")
         print_line("Stop: Ctrl-C or SIGTERM; requests in progress finish first.")
         if served.has_page:
             print_line(f"Page: {url}/")

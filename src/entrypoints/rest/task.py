@@ -180,11 +180,13 @@ class Served:
         root: The root of the catalog, without secrets; of several, their number.
         has_page: Whether it has a page for browsers.
         catalogs: The catalogs by name, if there are several: the root, or why the catalog is not available.
+        example: The catalog that an example takes, if there are several: the first one that is open.
     """
 
     root: str
     has_page: bool
     catalogs: Mapping[str, str] = attrs.field(factory=dict)
+    example: str = ""
 
 
 def require_sharable(config: ConnectionConfig) -> None:
