@@ -59,7 +59,7 @@ def contradictions(
     if isinstance(operation, operations.Overwrite | operations.Merge | operations.Project):
         yield from _of_fields(manifest.fields, operation.schema, "its transaction")
     if isinstance(operation, operations.CreateIndex):
-        yield from _of_indexes(version, operation.new_indices, "its transaction")
+        yield from _of_indexes(version, _settled(version, operation.new_indices), "its transaction")
     if before is None or isinstance(operation, _WHOLLY_NEW) or before.manifest.version + 1 != manifest.version:
         return
     yield from _of_settings(manifest, before.manifest, operation)
@@ -180,11 +180,28 @@ def _of_kept_indexes(version: TableVersion, before: TableVersion, operation: Ope
     yield from _of_indexes(version, kept, "the version before")
 
 
+def _settled(version: TableVersion, created: Iterable[IndexMetadata]) -> Iterator[IndexMetadata]:
+    """Return created indexes as a version may have them.
+
+    If another version has replaced indexed values in between, the commit takes fragments out of an index, or puts
+    another index in its place: see `lancekeep.format.replaced_values`.
+    """
+    found, names = {index.uuid: index for index in version.indices}, {index.name for index in version.indices}
+    for index in created:
+        other = found.get(index.uuid)
+        if other is not None and _fragments(other) <= _fragments(index):
+            yield attrs.evolve(index, fragment_bitmap=other.fragment_bitmap)
+        elif other is not None or index.name not in names:
+            yield index
+
+
 def _covers(index: IndexMetadata, fragments: set[int]) -> bool:
     """Return whether an index covers a fragment; a commit may remove an index that covers none."""
-    return bool(index.fragment_bitmap) and not fragments.isdisjoint(
-        decode_bitmap(index.fragment_bitmap, MOST_FRAGMENTS).tolist()
-    )
+    return not fragments.isdisjoint(_fragments(index))
+
+
+def _fragments(index: IndexMetadata) -> set[int]:
+    return set(decode_bitmap(index.fragment_bitmap, MOST_FRAGMENTS).tolist()) if index.fragment_bitmap else set()
 
 
 def _of_indexes(version: TableVersion, said: Iterable[IndexMetadata], witness: str) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,6 +25,7 @@ from lancekeep.domain.manifest import (
     Timestamp,
 )
 from lancekeep.domain.operations import Delete, Operation, Rewrite, RewriteGroup, Update, UpdateConfig
+from lancekeep.format.deletions import encode_bitmap
 from lancekeep.format.judge import problems
 from lancekeep.format.table_version import TableVersion
 from lancekeep.format.witnesses import contradictions
@@ -260,7 +262,8 @@ def test_each_contradiction_of_a_version_and_its_witnesses_is_a_problem(
 
 def test_index_that_its_transaction_does_not_describe_is_a_problem(versions: tuple[TableVersion, TableVersion]) -> None:
     created, _ = versions
-    for change in (index(fields=(1,)), lambda version: attrs.evolve(version, index_section=None)):
+    more = index(fragment_bitmap=encode_bitmap(np.array([0, 1], np.uint64)))
+    for change in (index(fields=(1,)), more, lambda version: attrs.evolve(version, index_section=None)):
         assert any("its transaction" in str(problem) for problem in contradictions(change(created), None, None))
 
 

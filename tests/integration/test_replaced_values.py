@@ -328,6 +328,22 @@ def test_index_that_was_built_during_a_change_has_no_replaced_values(
     require_right_at_each_version(uri, before + 1, kind)  # the version before has no index
 
 
+@KINDS_OF_CHANGE
+@pytest.mark.parametrize("kind", TRUSTED)
+def test_index_that_was_built_during_a_change_is_no_damage(
+    tmp_path: Path, kind: str, stable: bool, change: Callable[[Any], Any]
+) -> None:
+    """Its version and its transaction describe it differently."""
+    catalog = managed(tmp_path, kind, stable=stable)
+    catalog.structure.drop_index(TABLE, "i", None)
+    writer = catalog.open("t")
+    segment = built(writer, kind, [0, 1, 2, 3])
+    change(catalog.open("t"))
+    writer.commit_existing_index_segments("i", COLUMNS[kind], [segment])
+    require_true_answers(catalog.open("t"), kind)
+    assert catalog.upkeep.fsck(deep=True, grace=0).findings == ()
+
+
 def test_index_that_was_built_during_an_append_stays_full(tmp_path: Path) -> None:
     uri = of_four_fragments(tmp_path, "BTREE", 1, stable=False)
     catalog = lancekeep.connect(str(tmp_path / "lake"))
