@@ -171,23 +171,36 @@ def test_another_change_in_between_stays(
 
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize(
-    ("act", "error"),
+    ("act", "error", "said"),
     [
-        (lambda catalog: catalog.write("t", rows(1, 2, 3), "overwrite"), lancekeep.CommitRefused),
-        (lambda catalog: catalog.open("t", 1).restore(), lancekeep.CommitRefused),
-        (recreate, lancekeep.CommitRefused),
-        (rename_and_create, lancekeep.CommitRefused),
-        (lambda catalog: catalog.drop_table("t"), lancekeep.TableNotFound),
+        (
+            lambda catalog: catalog.write("t", rows(1, 2, 3), "overwrite"),
+            lancekeep.CommitRefused,
+            "version 3, overwrite, was",
+        ),
+        (
+            lambda catalog: catalog.open("t", 1).restore(),
+            lancekeep.CommitRefused,
+            "since the transaction read the table. The",
+        ),
+        (recreate, lancekeep.CommitRefused, "dropped or renamed|dropped and created"),
+        (rename_and_create, lancekeep.CommitRefused, "dropped or renamed|dropped and created"),
+        (lambda catalog: catalog.drop_table("t"), lancekeep.TableNotFound, "t"),
     ],
     ids=["overwrite", "restore", "recreation", "renamed and created", "drop"],
 )
 def test_a_delete_of_a_table_that_was_replaced_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], object], error: type[Exception], store: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[Any], object],
+    error: type[Exception],
+    said: str,
+    store: str,
 ) -> None:
     catalog, other = connect(tmp_path, store), connect(tmp_path, store)
     of_two_fragments(catalog)
     overtake(monkeypatch, lambda: act(other))
-    with pytest.raises(error):
+    with pytest.raises(error, match=said):
         catalog.data.delete(TABLE, "id < 5")
     for name in other.list_tables():
         found = other.open(name)

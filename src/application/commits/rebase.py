@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.concurrency import all_alongside, is_remote
-from lancekeep.domain.conflicts import Clash, Effect, Outcome, conflict
+from lancekeep.domain.conflicts import Clash, Effect, Outcome, When, conflict
 from lancekeep.domain.dataset_files import DELETIONS, TRANSACTIONS, deletion_file_name
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, Damaged, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
@@ -276,8 +276,11 @@ class Rebase:
 
 def _refusal(name: str, clash: Clash, version: int) -> ConcurrentModification | CommitRefused:
     met = "unknown" if clash.committed is None else clash.committed.operation.name.lower().replace("_", " ")
-    why = "" if clash.rule is None else f" ({clash.rule.when})"
+    why = "" if clash.rule is None or clash.rule.when is When.ALWAYS else f" ({clash.rule.when})"
     said = f"{name}: version {version}, {met}, was committed since the transaction read the table{why}"
     if clash.outcome is Outcome.INCOMPATIBLE:
-        return CommitRefused(f"{said}. The two are incompatible; nothing was committed")
+        return CommitRefused(
+            f"{said}. The two are incompatible; nothing was committed. Open the table again, and repeat the change if "
+            "it still means the same"
+        )
     return ConcurrentModification(f"{said}. Read the table again and repeat the operation; nothing was committed")
