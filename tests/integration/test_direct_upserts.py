@@ -443,7 +443,7 @@ def test_group_after_a_change_of_columns_is_committed_without_the_engine(tmp_pat
     assert not merges
 
 
-@pytest.mark.parametrize("call", ["get", "put"])
+@pytest.mark.parametrize("call", ["get", "put", "head"])
 def test_fault_before_the_commit_leaves_the_group_to_the_engine(tmp_path: Path, merges: list[int], call: str) -> None:
     catalog, other = connect(tmp_path), connect(tmp_path)
     catalog.write("t", people(*range(6)))
@@ -464,6 +464,9 @@ def test_fault_before_the_commit_leaves_the_group_to_the_engine(tmp_path: Path, 
     assert upsert(catalog, people(1, 7, 8, by=2)) == MergeCounts(1, 2, 0)
     assert merges
     commits.objects = healthy
+    versions = [plain(catalog, each["version"]) for each in plain(catalog).versions()]
+    named = {file.path for each in versions for part in each.get_fragments() for file in part.data_files()}
+    assert {each.name for each in (tmp_path / "lake").rglob("t.lance/data/*")} == named, "files of the group are left"
     other.data.delete("t", "id = 2")
     assert upsert(catalog, people(1, 2, 8, by=3)) == MergeCounts(1, 2, 0)
     assert rows_of(catalog) == {1: 3, 2: 3, 3: 0, 4: 0, 5: 0, 7: 2, 8: 3}

@@ -270,12 +270,16 @@ class DirectUpserts:
             if known.base.table.rules:
                 checks(known.base.table.rules)
             built = self._build(known, group)
-            if built is not None:
-                self._write(known, built, claim)
-            if is_current():
+            may_commit = False
+            try:
+                if built is not None:
+                    self._write(known, built, claim)
+                may_commit = is_current()
+            finally:
+                if built is not None and not may_commit:
+                    self._discard(built)
+            if may_commit:
                 return built
-            if built is not None:
-                self._discard(built)
             known.lose()
         return None
 
