@@ -16,13 +16,14 @@ from lancekeep.entrypoints.events import recording
 from lancekeep.entrypoints.maintenance import maintaining, read_plan
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.implementations import namespace_of
-from lancekeep.entrypoints.page.app import SEGMENTS
+from lancekeep.entrypoints.page.app import SEGMENTS, THREADS
 from lancekeep.entrypoints.page.serving import page_of
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.event_metrics import EventMetrics
 from lancekeep.entrypoints.rest.security.setup import Authenticators, security_of
 from lancekeep.entrypoints.rest.task import Served, Task
+from lancekeep.entrypoints.rest.threads import Threads
 from lancekeep.local_files import not_reported
 
 
@@ -66,7 +67,8 @@ def application(
         subscribers = task.subscribers if task.records else ()
         workers = stack.enter_context(delivering(own, config, subscribers, is_recorded=is_recorded))
         catalog = stack.enter_context(open_catalog(config)) if config.impl == "rest" else own
-        page = None if catalog is None else page_of(catalog, settings, security)
+        of_page = Threads(THREADS)
+        page = None if catalog is None else page_of(catalog, settings, security, of_page)
         others = {} if page is None else dict.fromkeys(SEGMENTS, page)
         app = create_app(
             namespace,
@@ -82,6 +84,7 @@ def application(
                 *([] if recorder is None else [EventMetrics(recorder, workers.deliveries)]),
             ],
             name=name,
+            threads=[of_page],
         )
 
         def end_background(seconds: float) -> bool:

@@ -5,14 +5,19 @@ The supervisor passes the numbers of two open files: its connection to this work
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import socket
 import sys
+from functools import partial
+from typing import Final
 
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.supervised import Supervised, portable
 from lancekeep.entrypoints.rest.task import SeveralTasks, Task
 from lancekeep.entrypoints.serving_catalogs import served_by
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def main(connection: int, listening: int) -> None:
@@ -23,12 +28,15 @@ def main(connection: int, listening: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor replaces this process
     supervised = Supervised(channel)
     task: Task | SeveralTasks = supervised.receive()
+    if task.settings.workers == 1:
+        _die_with_supervisor()
     supervised.watch(task.settings.shutdown_seconds)
     try:
         with served_by(task) as (app, served, end_background):
             supervised.show(app.state.metrics.registry)
             app.state.metrics.gather_by(supervised.metrics)
             server = Server(app, task.settings, end_background, lambda: supervised.send("ready", served))
+            supervised.succeed_if(app.state.threads.hold, partial(server.stop_after_requests, task.longest))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             server.serve_from(listener)
             supervised.finish()
@@ -36,6 +44,12 @@ def main(connection: int, listening: int) -> None:
     except Exception as error:
         supervised.send("failed", portable(error))
         raise SystemExit(1) from error
+
+
+def _die_with_supervisor() -> None:
+    """Let the system kill this process if the supervisor is killed: the two are one server to those that stop it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import socket
 import statistics
 import subprocess
@@ -13,13 +12,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import attrs
 import httpx
 import pyarrow as pa
 import pytest
+from served_processes import peak_memory
 
 from lancekeep.adapters.authentication.api_keys import KeyFile
 
@@ -52,8 +51,7 @@ class Site:
 
     def memory(self) -> int:
         """Return the most memory that the server has had, in MB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024  # type: ignore[index] # Linux has the line
+        return peak_memory(self.process.pid)
 
 
 @pytest.fixture(scope="module")

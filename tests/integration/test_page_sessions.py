@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from lancekeep.entrypoints.page.sessions import LocalSession
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.threads import Hold, Threads
 
 HOST = "http://lake.test"
 OWN = {"origin": HOST}
@@ -206,6 +208,21 @@ def test_server_without_authentication_answers_this_machine_alone(catalog: Catal
     assert framed.headers["content-type"].startswith("text/html")
     assert "content-security-policy" in framed.headers
     assert "Back to the catalog" in framed.text
+
+
+def test_view_that_hangs_is_answered_and_known_to_hold_its_thread(tmp_path: Path) -> None:
+    catalog, threads = connect(str(tmp_path / "lake")), Threads(2, patience=0.0)
+    catalog.write("t", pa.table({"a": [1]}))
+    [file] = Path(catalog.open("t").uri.removeprefix("file://")).glob("data/*")
+    file.unlink()
+    os.mkfifo(file)
+    settings = ServerSettings(operation_seconds=1)
+    page = page_of(catalog, settings, security_of(settings, {}), threads)
+    answer = TestClient(page, "http://127.0.0.1").get("/t/t")
+    assert (answer.status_code, "took longer than 1 seconds" in answer.text) == (504, True)
+    assert (threads.abandoned(), threads.hold()) == (1, Hold.SOME)
+    with file.open("wb"):  # ends the read
+        pass
 
 
 def test_refused_request_of_a_browser_is_answered_with_a_page(catalog: Catalog) -> None:

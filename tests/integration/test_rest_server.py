@@ -29,6 +29,7 @@ from click.testing import CliRunner
 from faults import Faulty
 from lance_namespace import errors as api_errors
 from rest_server import serving
+from served_processes import peak_memory
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -596,6 +597,26 @@ def test_readiness_names_the_store_that_does_not_answer(tmp_path: Path) -> None:
         assert ready.json()["checks"] == {"server": "ok", "storage": "ok", "commit store": "unavailable"}
 
 
+def test_readiness_is_asked_of_a_store_that_hangs_once_at_a_time() -> None:
+    release, asked = Event(), list[Any]()
+
+    class Hanging(Recorder):
+        def list_namespaces(self, request: Any) -> Any:
+            asked.append(request)
+            assert release.wait(60)
+            return api.ListNamespacesResponse(namespaces=[])
+
+    with serving(Hanging()) as front, ThreadPoolExecutor(50) as pool:
+        try:
+            found = list(pool.map(httpx.get, [f"{front.uri}/readyz"] * 50))
+        finally:
+            release.set()
+        checks = {(each.status_code, each.json()["status"], each.json()["checks"]["namespace"]) for each in found}
+        assert (checks, len(asked)) == ({(503, "unavailable", "unavailable")}, 1)
+        while httpx.get(f"{front.uri}/readyz").status_code != 200:
+            pass
+
+
 def test_readiness_shows_how_busy_the_server_is() -> None:
     release = Event()
 
@@ -606,7 +627,7 @@ def test_readiness_shows_how_busy_the_server_is() -> None:
 
     with TestClient(create_app(Slow(), attrs.evolve(QUIET, threads=1))) as client, ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(client.post, "/v1/table/t/describe") for _ in range(3)]
-        busy = {"running": 1, "waiting": 2, "most": 1}
+        busy = {"running": 1, "abandoned": 0, "waiting": 2, "most": 1}
         try:
             while client.get("/readyz").json()["threads"] != busy:
                 assert not any(each.done() for each in asked)
@@ -614,7 +635,7 @@ def test_readiness_shows_how_busy_the_server_is() -> None:
         finally:
             release.set()
         assert [each.result().status_code for each in asked] == [200] * 3
-        assert client.get("/readyz").json()["threads"] == {"running": 0, "waiting": 0, "most": 1}
+        assert client.get("/readyz").json()["threads"] == {"running": 0, "abandoned": 0, "waiting": 0, "most": 1}
 
 
 def test_a_shutdown_lets_an_operation_finish() -> None:
@@ -831,7 +852,7 @@ def test_the_line_for_curl_has_the_header_of_the_credential(
         running.join()
 
     monkeypatch.setattr(Server, "serve_on", serve_on)
-    done = CliRunner().invoke(program, ["serve", "lake", "--log-level", "error"], obj=lancekeep)
+    done = CliRunner().invoke(program, ["serve", "memory://", "--log-level", "error"], obj=lancekeep)
     assert done.exit_code == 0, done.output
     assert printed == ([] if "TOKEN" in header else [{"tables": []}])
 
@@ -905,17 +926,12 @@ def test_the_memory_of_the_server_does_not_grow_with_a_body(tmp_path: Path) -> N
                 sink.truncate()
         yield sink.getvalue()
 
-    def peak(process: subprocess.Popen[str]) -> int:
-        """Return the most memory that a process has had, in MB."""
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024  # type: ignore[index] # Linux has the line
-
     with command(str(tmp_path / "lake"), "--commit-store", "conditional-put://") as (uri, process, _):
         url = f"{uri}/v1/table/t"
         httpx.post(f"{url}/create", content=parts(1), headers=ARROW, timeout=300).raise_for_status()
-        before = peak(process)
+        before = peak_memory(process.pid)
         inserted = httpx.post(f"{url}/insert?mode=overwrite", content=parts(80), headers=ARROW, timeout=300)
         assert inserted.json()["num_inserted_rows"] == 1_600_000, inserted.text
         with httpx.stream("POST", f"{url}/query", json={"k": 10**7, "vector": {}}, timeout=300) as response:
             assert sum(map(len, response.iter_raw())) > 300_000_000
-        assert peak(process) - before < 250
+        assert peak_memory(process.pid) - before < 250

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -31,6 +32,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from contracts.test_commit_stores import self_signed
+from served_processes import workers_of
 
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
@@ -440,6 +442,21 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     with serve(tmp_path, shutdown_seconds="1") as server, httpx.Client(timeout=60) as client, uploading(server, client):
         server.process.kill()
         server.await_end()
+
+
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # the child runs another program at once
+def test_server_stops_if_its_terminal_is_closed(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "lancekeep", "serve", f"{tmp_path}/lake", "--port", "0", "--log-level", "error"]
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, line)
+    shown = b""
+    while b"Stop: " not in shown:
+        shown += os.read(terminal, 1 << 10)
+    [worker] = workers_of(pid)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not Path(f"/proc/{worker}").exists()
 
 
 @pytest.mark.parametrize(

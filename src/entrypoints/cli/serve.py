@@ -88,8 +88,8 @@ def serve(
             Served,
             SeveralTasks,
             Task,
+            is_sharable,
             prefix_of,
-            require_sharable,
             shared_committers,
         )
         from lancekeep.entrypoints.rest.workers import Supervisor
@@ -130,20 +130,20 @@ def serve(
         if served.has_page:
             print_line(f"Page: {url}/")
 
-    if settings.workers == 1:
+    if not is_sharable(task):
         from lancekeep.entrypoints.rest.server import Server  # the supervisor of workers starts without these
         from lancekeep.entrypoints.serving_catalogs import served_by
 
         with served_by(task) as (app, served, end_background):
             Server(app, settings, end_background).serve_on(partial(announce, served))
         return
-    for each in [task] if isinstance(task, Task) else task.tasks.values():
-        require_sharable(each.config)
-    with listen(settings.host, settings.port) as listener, shared_committers() as committers:
+    with listen(settings.host, settings.port) as listener, shared_committers(settings.workers) as committers:
         task = task.with_committers(committers)
         url = url_of(listener, settings.scheme)
         log_everything(settings)
-        supervisor = Supervisor(task.of_worker, settings.workers, listener, settings.shutdown_seconds, log)
+        supervisor = Supervisor(
+            task.of_worker, settings.workers, listener, settings.shutdown_seconds, log, task.longest
+        )
         supervisor.run(lambda served: announce(served, url))
 
 

@@ -5,12 +5,14 @@ Handlers are blocking functions. They run in threads, with the catalog as the si
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote
 
 import attrs
+from lance_namespace.errors import ErrorCode
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
@@ -26,6 +28,7 @@ from lancekeep.entrypoints.page.responses import error_page, prefix_of, protecte
 from lancekeep.entrypoints.page.views import api, commits, compare, diff, dropped, file, files, history, table
 from lancekeep.entrypoints.page.views import catalog as catalog_view
 from lancekeep.entrypoints.page.views.finding import FINDINGS, finding
+from lancekeep.entrypoints.rest.channel import disconnected
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
 from lancekeep.entrypoints.rest.threads import Threads
 from lancekeep.ports.authorization import Authorizer
@@ -64,13 +67,16 @@ class Page:
         catalog: The catalog.
         authorizer: Decides what principals may read; None if every principal may read everything.
         has_api: Whether the page is part of a server with the REST API.
+        threads: The threads of all views but searches.
+        seconds: The most seconds that a view may take.
     """
 
     catalog: Catalog
     authorizer: Authorizer | None = None
     has_api: bool = False
     _names: NameIndex = attrs.field(factory=NameIndex)
-    _threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
+    threads: Threads = attrs.field(factory=lambda: Threads(THREADS))
+    seconds: float = 60
     _searches: Threads = attrs.field(factory=lambda: Threads(SEARCHES))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,10 +84,10 @@ class Page:
             await WebSocketClose()(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        response = assets().response(scope["path"]) or await self._answer(scope, state)
+        response = assets().response(scope["path"]) or await self._answer(scope, state, receive)
         await protected(response)(scope, receive, send)
 
-    async def _answer(self, scope: Scope, state: dict[str, Any]) -> Response:
+    async def _answer(self, scope: Scope, state: dict[str, Any], receive: Receive) -> Response:
         try:
             path, handler, parameters = _found(scope)
             state["operation"] = f"page {path}"
@@ -99,8 +105,14 @@ class Page:
                             raise
                         return finding(request, error)
 
-            threads = self._searches if handler is catalog_view.search else self._threads
-            return await threads.run(act)
+            threads = self._searches if handler is catalog_view.search else self.threads
+            caller = getattr(state.get("principal"), "name", "")
+            try:
+                async with asyncio.timeout(self.seconds):
+                    return await threads.run(act, caller, partial(disconnected, receive))
+            except TimeoutError:
+                message = f"The page took longer than {self.seconds:g} seconds."
+                raise HttpError(504, message, ErrorCode.SERVICE_UNAVAILABLE) from None
         except BaseException as error:  # a panic of native code is no Exception
             if not isinstance(error, Exception) and not is_panic(error):
                 raise

@@ -15,7 +15,7 @@ from lancekeep.adapters.rest.routes import Router
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.domain.errors import LancekeepError
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.page.app import Page
+from lancekeep.entrypoints.page.app import THREADS, Page
 from lancekeep.entrypoints.page.catalogs import CatalogsPage, ShownCatalog
 from lancekeep.entrypoints.page.environment import environment
 from lancekeep.entrypoints.page.responses import error_page, prefix_of, protected
@@ -29,20 +29,23 @@ from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.refusal import REFUSAL
 from lancekeep.entrypoints.rest.security.setup import Authenticators, Security
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.threads import Threads
 
 LARGEST_FORM = 1 << 16
 """The maximum size of a form in bytes."""
 
 
-def page_of(catalog: Catalog, settings: ServerSettings, security: Security) -> ASGIApp:
+def page_of(catalog: Catalog, settings: ServerSettings, security: Security, threads: Threads | None = None) -> ASGIApp:
     """Return the page of a server, with the limits and the permissions of its API.
 
     Args:
         catalog: The catalog.
         settings: The settings of the server.
         security: The security of its API.
+        threads: The threads of its views; None for threads of its own.
     """
-    page = Page(catalog, security.authorizer, has_api=True)
+    threads = threads or Threads(THREADS)
+    page = Page(catalog, security.authorizer, has_api=True, threads=threads, seconds=settings.operation_seconds)
     return _guarded(page, settings, Authenticators(security.keys, security.tokens))
 
 

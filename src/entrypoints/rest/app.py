@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Condition
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote
 
 import attrs
@@ -39,7 +39,7 @@ from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.audit import AuditLog
 from lancekeep.entrypoints.rest.batches import Batches
 from lancekeep.entrypoints.rest.bodies import Bodies
-from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody
+from lancekeep.entrypoints.rest.channel import Loop, RequestBody, ResponseBody, disconnected
 from lancekeep.entrypoints.rest.conditional import Conditional
 from lancekeep.entrypoints.rest.deadlines import deadline
 from lancekeep.entrypoints.rest.errors import HttpError, Problem
@@ -52,8 +52,9 @@ from lancekeep.entrypoints.rest.requests import Call, call_of, require_arrow, ro
 from lancekeep.entrypoints.rest.responses import ARROW_FILE, refusal_of, response_of, write_file
 from lancekeep.entrypoints.rest.security.refusal import refuse
 from lancekeep.entrypoints.rest.settings import ServerSettings
-from lancekeep.entrypoints.rest.threads import Threads
+from lancekeep.entrypoints.rest.threads import AllThreads, Threads
 
+T = TypeVar("T")
 Handler = Callable[[Call], Any]
 """Performs a call in a worker thread: returns the response model, or a `pyarrow.RecordBatchReader` of rows."""
 
@@ -87,6 +88,7 @@ def create_app(
     decisions: Callable[[], object] | None = None,
     collectors: Sequence[Collector] = (),
     name: str | None = None,
+    threads: Sequence[Threads] = (),
 ) -> Starlette:
     """Return the application that serves a namespace.
 
@@ -103,6 +105,7 @@ def create_app(
             object, they decide the same. None if the wrappers may decide otherwise at any time.
         collectors: Further metrics.
         name: The name of the catalog in the log, if the server serves several.
+        threads: The threads of the other applications.
     """
     settings = settings or ServerSettings()
     telemetry = Telemetry(settings, name)
@@ -128,11 +131,19 @@ def create_app(
     }
     observation = Middleware(Observation, telemetry=telemetry, router=router, audit=audit)
     served = Endpoints(endpoints, operations, others or {})
-    return application_of(served, [observation], health, metrics, innermost.running, innermost.events)
+    telemetry.count_abandoned(innermost.threads.abandoned)
+    all_threads, running = AllThreads(lambda: (innermost.threads, *threads)), innermost.running
+    return application_of(served, [observation], health, metrics, running, innermost.events, all_threads)
 
 
 def application_of(
-    endpoints: Endpoints, middleware: Sequence[Middleware], health: Any, metrics: Exposition, running: Any, events: Any
+    endpoints: Endpoints,
+    middleware: Sequence[Middleware],
+    health: Any,
+    metrics: Exposition,
+    running: Any,
+    events: Any,
+    threads: AllThreads,
 ) -> Starlette:
     """Return an application that `Server` can stop.
 
@@ -143,6 +154,7 @@ def application_of(
         metrics: The metrics.
         running: Has `wait`, as `Running`.
         events: Has `stop`, called when the server stops.
+        threads: The threads of this process.
     """
     app = Starlette(middleware=middleware, exception_handlers={Exception: _failure})
     app.router.default = endpoints  # Starlette's routes answer errors as plain text
@@ -151,6 +163,7 @@ def application_of(
     app.state.metrics = metrics
     app.state.running = running
     app.state.events = events
+    app.state.threads = threads
     return app
 
 
@@ -262,7 +275,7 @@ class Operations:
                 call = await self._parsed(partial(call_of, route, parameters, scope, content), content)
                 state["call"] = call
                 if route.answer is Body.EVENTS:
-                    response = await self.events.answer(call, partial(self._waiting, caller), receive, send)
+                    response = await self.events.answer(call, partial(self._waiting, caller, receive), receive, send)
                     if response is not None:
                         await response(scope, receive, send)
                     return
@@ -271,9 +284,10 @@ class Operations:
                         rows = _response_body(route, send, loop)
                         answer = await self._stream(call, rows, receive, caller)
                     elif route.method == GET:
-                        answer, response = await self._in_thread(caller, self._conditional, call, self._perform)
+                        perform = partial(self._conditional, call, self._perform)
+                        answer, response = await self._in_thread(caller, receive, perform)
                     else:
-                        answer = await self._in_thread(caller, self._perform, call)
+                        answer = await self._in_thread(caller, receive, partial(self._perform, call))
             if answer is None and rows is not None:
                 await rows.finish()
                 return
@@ -292,10 +306,10 @@ class Operations:
             await body.discard(UNREAD)
         await response(scope, receive, send)
 
-    async def _waiting(self, caller: str, call: Call) -> Any:
+    async def _waiting(self, caller: str, receive: Receive, call: Call) -> Any:
         """Perform a call for a caller that waits for events."""
         async with deadline(call, self._settings):
-            return await self._in_thread(caller, self._perform, call)
+            return await self._in_thread(caller, receive, partial(self._perform, call))
 
     async def _parsed(self, parse: Callable[[], Call], content: BinaryIO) -> Call:
         """Return a request; others are answered while a large one is parsed."""
@@ -343,19 +357,19 @@ class Operations:
 
         watching = asyncio.create_task(_watch(receive, rows))
         try:
-            return await self._in_thread(caller, perform)
+            return await self._in_thread(caller, receive, perform)
         except asyncio.CancelledError:  # by the deadline
             rows.abandon()
             raise
         finally:
             watching.cancel()
 
-    async def _in_thread(self, caller: str, act: Callable[..., Any], *arguments: Any) -> Any:
-        def run() -> Any:
+    async def _in_thread(self, caller: str, receive: Receive, act: Callable[[], T]) -> T:
+        def run() -> T:
             with self.running:
-                return act(*arguments)
+                return act()
 
-        return await self.threads.run(run, caller)
+        return await self.threads.run(run, caller, partial(disconnected, receive))
 
 
 def _wrapped(wrapper: Around, proceed: Handler) -> Handler:
@@ -385,6 +399,5 @@ def _response_body(route: Route, send: Send, loop: Loop) -> ResponseBody:
 
 async def _watch(receive: Receive, rows: ResponseBody) -> None:
     """Stop the rows once the client has disconnected: the server discards what it sends to a closed connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await disconnected(receive)
     rows.abandon()

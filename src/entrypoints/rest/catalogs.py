@@ -32,10 +32,9 @@ from lancekeep.entrypoints.rest.security.refusal import refuse
 from lancekeep.entrypoints.rest.security.setup import Authenticators, guards_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 from lancekeep.entrypoints.rest.task import CATALOGS, prefix_of
+from lancekeep.entrypoints.rest.threads import AllThreads
 
 METRICS: Final = "/metrics"
-PATIENCE: Final = 2.0
-"""The most seconds that ``/readyz`` waits for the checks of a catalog."""
 
 
 class Held(Protocol):
@@ -91,6 +90,7 @@ def app_of(
         metrics,
         running,
         _Events(catalogs),
+        AllThreads(lambda: [app.state.threads for app in _apps(catalogs).values()]),
     )
 
 
@@ -170,7 +170,6 @@ class _Health:
     def __init__(self, catalogs: Mapping[str, Held]) -> None:
         self._catalogs = catalogs
         self._stopping = False
-        self._checks: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     def stop(self) -> None:
         """Answer from now on that the server is shutting down."""
@@ -189,14 +188,12 @@ class _Health:
     async def ready(self, request: Request) -> JSONResponse:
         """Answer 200 if the server can work for at least one catalog, else 503.
 
-        A load balancer that asks keeps the server while another catalog works. A catalog whose checks take longer
-        than `PATIENCE` is unavailable. A request that comes while they run waits for the same checks, so a store that
-        hangs takes one thread.
+        A load balancer that asks keeps the server while another catalog works.
         """
-        checks = {name: self._check(name, app) for name, app in _apps(self._catalogs).items()}
-        if checks:
-            await asyncio.wait(checks.values(), timeout=PATIENCE)
-        found = {name: _result(checks.get(name)) for name in self._catalogs}
+        apps = _apps(self._catalogs)
+        answers = await asyncio.gather(*(app.state.health.found() for app in apps.values()), return_exceptions=True)
+        checked = dict(zip(apps, answers, strict=True))
+        found = {name: _result(checked.get(name)) for name in self._catalogs}
         ready = [each["status"] == OK for each in found.values()]
         status = OK if all(ready) else "degraded" if any(ready) else UNAVAILABLE
         if self._stopping:
@@ -204,21 +201,13 @@ class _Health:
         answer = {"status": status, "checks": {"server": status_of(self._stopping)}, "catalogs": found}
         return JSONResponse(answer, 503 if status == UNAVAILABLE else 200)
 
-    def _check(self, name: str, app: Starlette) -> asyncio.Task[dict[str, Any]]:
-        """Return the checks of a catalog that run, or begin them."""
-        check = self._checks.get(name)
-        if check is None or check.done():
-            check = self._checks[name] = asyncio.create_task(app.state.health.found())
-        return check
-
 
 _CLOSED: Final[Mapping[str, Any]] = {"status": UNAVAILABLE, "checks": {"catalog": UNAVAILABLE}}
-"""The health of a catalog that is not open, or whose checks have not ended."""
+"""The health of a catalog that is not open, or whose checks failed as a whole."""
 
 
-def _result(check: asyncio.Task[dict[str, Any]] | None) -> Mapping[str, Any]:
-    is_known = check is not None and check.done() and not check.cancelled() and check.exception() is None
-    return check.result() if check is not None and is_known else _CLOSED
+def _result(found: Any) -> Mapping[str, Any]:
+    return _CLOSED if found is None or isinstance(found, BaseException) else found
 
 
 class _Running:

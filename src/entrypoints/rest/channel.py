@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from starlette.types import Message
+from starlette.types import Message, Receive
 
 T = TypeVar("T")
 PART = 1 << 18
@@ -23,6 +23,12 @@ PART = 1 << 18
 
 class Disconnected(OSError):
     """The client closed the connection before the end of a body."""
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client of a request that has arrived closes the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Loop:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from lancekeep.adapters.rest.routes import CURSOR_HEADER, SOURCE_HEADER
+from lancekeep.entrypoints.rest.channel import disconnected
 from lancekeep.entrypoints.rest.errors import HttpError
 from lancekeep.entrypoints.rest.requests import Call
 
@@ -64,7 +65,7 @@ class EventAnswers:
         if streams:
             call = _after(call, call.headers.get("last-event-id") or request.after)
         found = await perform(call)
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         try:
             if streams:
                 await self._stream(call, perform, found, gone, send)
@@ -147,8 +148,3 @@ def written(fields: Mapping[str, Any]) -> bytes:
 
 def _after(call: Call, cursor: str | None) -> Call:
     return attrs.evolve(call, request=call.request.model_copy(update={"after": cursor}))
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import anyio.to_thread
 import lance_namespace as api
@@ -15,6 +16,8 @@ from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.entrypoints.rest.audit import AuditLog
 
 OK, UNAVAILABLE = "ok", "unavailable"
+PATIENCE: Final = 2.0
+"""The most seconds that ``/readyz`` waits for the checks of a catalog."""
 
 
 def status_of(stopping: bool) -> str:
@@ -40,6 +43,7 @@ class Health:
         self._namespace = namespace
         self._threads = threads
         self._audit = audit
+        self._checking: asyncio.Task[dict[str, tuple[str, float]]] | None = None
         self.stopping = False
 
     def stop(self) -> None:
@@ -61,26 +65,39 @@ class Health:
     async def found(self) -> dict[str, Any]:
         """Return whether the server can work, as the content of a response.
 
-        Storage and commit store must answer, and the audit log must take lines. The content says which of them
-        failed, the seconds that each took, and the use of the threads. A server whose threads are all in use is ready;
-        its requests wait for their turn.
+        Storage and commit store must answer within `PATIENCE`, and the audit log must take lines. The content says
+        which of them failed, the seconds that each took, and the use of the threads. A server whose threads are all in
+        use is ready; its requests wait for their turn.
+
+        A request that comes while checks run waits for the same checks, so a store that hangs takes one thread.
         """
-        checks = {"server": status_of(self.stopping)}
-        seconds = {}
-        for name, check in self._checks().items():
-            start = time.perf_counter()
-            try:
-                await anyio.to_thread.run_sync(check)
-                checks[name] = OK
-            except Exception:
-                checks[name] = UNAVAILABLE
-            seconds[name] = round(time.perf_counter() - start, 4)
+        checking = self._checking
+        if checking is None or checking.done():
+            checking = self._checking = asyncio.create_task(self._checked())
+        await asyncio.wait((checking,), timeout=PATIENCE)
+        checks: dict[str, str] = {"server": status_of(self.stopping)}
+        seconds: dict[str, float] = {}
+        for name, (status, took) in checking.result().items() if checking.done() else ():
+            checks[name], seconds[name] = status, took
+        if not checking.done():
+            checks |= dict.fromkeys(self._checks(), UNAVAILABLE)
         return {
             "status": OK if set(checks.values()) == {OK} else UNAVAILABLE,
             "checks": checks,
             "seconds": seconds,
             "threads": dict(self._threads()),
         }
+
+    async def _checked(self) -> dict[str, tuple[str, float]]:
+        found = {}
+        for name, check in self._checks().items():
+            start, status = time.perf_counter(), OK
+            try:
+                await anyio.to_thread.run_sync(check)
+            except Exception:
+                status = UNAVAILABLE
+            found[name] = status, round(time.perf_counter() - start, 4)
+        return found
 
     def _checks(self) -> Mapping[str, Callable[[], object]]:
         audit = {} if self._audit is None else {"audit log": self._audit.check}

@@ -70,6 +70,15 @@ class Telemetry:
         )
         gauge.set_function(last_hour)
 
+    def count_abandoned(self, abandoned: Callable[[], int]) -> None:
+        """Show the operations of this process for which no caller waits."""
+        gauge = Gauge(
+            "lancekeep_abandoned_operations",
+            "Operations that run although their callers have ceased to wait.",
+            registry=self.registry,
+        )
+        gauge.set_function(abandoned)
+
     def count_maintenance(self, maintenance: AutomaticMaintenance) -> None:
         """Show the actions of automatic maintenance, and the expired versions."""
         self.registry.register(_Maintenance(maintenance))

@@ -21,6 +21,12 @@ from lancekeep.entrypoints.rest.security.setup import tls_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
 
+class _Config(uvicorn.Config):
+    def let_requests_finish(self, seconds: int) -> None:
+        """Let requests in progress finish within some seconds at the end."""
+        self.timeout_graceful_shutdown = seconds
+
+
 class Server(uvicorn.Server):
     """A server that lets requests in progress finish when it stops.
 
@@ -42,19 +48,18 @@ class Server(uvicorn.Server):
         started: Callable[[], None] | None = None,
     ) -> None:
         tls: dict[str, Any] = tls_of(settings)
-        super().__init__(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=settings.shutdown_seconds,
-                http=limited_headers(settings.header_seconds),
-                backlog=BACKLOG,
-                **tls,
-            )
+        self._config = _Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=settings.shutdown_seconds,
+            http=limited_headers(settings.header_seconds),
+            backlog=BACKLOG,
+            **tls,
         )
+        super().__init__(self._config)
         self._started = started
         self._application = app
         self._settings = settings
@@ -79,6 +84,14 @@ class Server(uvicorn.Server):
         _spare_collections()
         log_everything(self._settings)
         self.run(sockets=[listener])
+
+    def stop_after_requests(self, seconds: int) -> None:
+        """Stop, but let requests in progress finish within some seconds.
+
+        Operations without a caller then end with the process. Any thread may call it.
+        """
+        self._config.let_requests_finish(seconds)
+        self.should_exit = True
 
     def leave(self) -> None:
         """End the process if operations or background work outlast the shutdown.
@@ -116,6 +129,7 @@ class Server(uvicorn.Server):
         self._stopped_at = time.monotonic()
         self._application.state.health.stop()
         self._application.state.events.stop()
+        self._application.state.threads.stop()
         self._end_background(0)
         await super().shutdown(sockets)
 

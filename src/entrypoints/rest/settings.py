@@ -6,13 +6,15 @@ They come from options of the command, ``LANCEKEEP_SERVER__*`` and ``[server]`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from lancekeep.composition import Cluster
 from lancekeep.config_server import server_settings
 from lancekeep.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from lancekeep.composition import Cluster
 
 PORT = 2333
 """The port of the REST catalog specification."""
@@ -200,6 +202,8 @@ class ServerSettings:
         found = range(int(ports[0]), int(ports[1]) + 1) if ports else range(0)
         if ports and not found:
             raise InvalidInput(f"server.cluster_ports is {self.cluster_ports!r}; give the lower port first")
+        from lancekeep.composition import Cluster  # the process that supervises the workers opens no catalog
+
         return Cluster(
             self.cluster_host, found, self.cluster_certificate, self.cluster_private_key, self.cluster_authority
         )

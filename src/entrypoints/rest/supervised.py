@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any, Final
 
@@ -21,12 +22,16 @@ from prometheus_client import CollectorRegistry
 
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable
 from lancekeep.entrypoints.rest.metrics import Snapshot, snapshot
+from lancekeep.entrypoints.rest.threads import Hold
 
 LENGTH: Final = struct.Struct(">I")
 """How the length of a message is written."""
 
 PATIENCE: Final = 5.0
 """How many seconds a worker waits for the metrics of all workers."""
+
+CHECK: Final = 1.0
+"""The seconds between two checks whether a worker needs a successor."""
 
 
 def encoded(message: Any) -> bytes:
@@ -57,6 +62,7 @@ class Supervised:
         self._registry: CollectorRegistry | None = None
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Snapshot]] = {}
+        self._leave: Callable[[], None] = lambda: None
 
     def receive(self) -> Any:
         """Return the next message. Raises `EOFError` after the end of the supervisor."""
@@ -78,6 +84,16 @@ class Supervised:
             shutdown_seconds: How long this process may then finish its requests.
         """
         Thread(target=self._watch, args=(shutdown_seconds,), name="supervisor", daemon=True).start()
+
+    def succeed_if(self, hold: Callable[[], Hold], leave: Callable[[], None]) -> None:
+        """Ask the supervisor for a successor while the threads are held.
+
+        Args:
+            hold: Returns whether they are. A thread asks it.
+            leave: Called once the successor serves.
+        """
+        self._leave = leave
+        Thread(target=self._succeed_if, args=(hold,), name="succession", daemon=True).start()
 
     def show(self, registry: CollectorRegistry) -> None:
         """Show the metrics of a registry to all workers."""
@@ -109,12 +125,20 @@ class Supervised:
     def _samples(self) -> Snapshot:
         return {} if self._registry is None else snapshot(self._registry)
 
+    def _succeed_if(self, hold: Callable[[], Hold]) -> None:
+        while True:
+            time.sleep(CHECK)
+            if found := hold():
+                self.send("held", found)
+
     def _watch(self, shutdown_seconds: float) -> None:
         try:
             while True:
                 kind, number, *rest = self.receive()
                 if kind == "sample":
                     self.send("sampled", number, self._samples())
+                elif kind == "leave":
+                    self._leave()
                 else:
                     answer = self._waiting.get(number)
                     if answer is not None:

@@ -83,6 +83,11 @@ class Task:
             config = attrs.evolve(config, maintenance=AUTO)
         return cls(config, settings, native, plan, subscribers=configured_subscribers(environment, catalog))
 
+    @property
+    def longest(self) -> int:
+        """The most seconds that an operation may take."""
+        return max(self.settings.long_seconds, self.settings.operation_seconds)
+
     def with_committers(self, directory: Path | None) -> Task:
         """Return the task with a directory for its committers."""
         return attrs.evolve(self, committers=directory)
@@ -153,6 +158,11 @@ class SeveralTasks:
         require_own_roots({name: each.config for name, each in tasks.items()})
         return cls(ServerSettings.resolve(options, environment), tasks)
 
+    @property
+    def longest(self) -> int:
+        """The most seconds that an operation may take."""
+        return max(each.longest for each in self.tasks.values())
+
     def of_worker(self, number: int) -> SeveralTasks:
         """Return the tasks of one worker, see `Task.of_worker`."""
         if self.settings.workers == 1:
@@ -189,25 +199,34 @@ class Served:
     example: str = ""
 
 
-def require_sharable(config: ConnectionConfig) -> None:
-    """Refuse to serve a catalog that only one process can see.
+def place_in_memory(config: ConnectionConfig) -> str | None:
+    """Return the root or the commit store that is in the memory of one process."""
+    places = (place for place in (config.root, config.commit_store) if place is not None)
+    return next((place for place in places if place.startswith("memory:")), None)
+
+
+def is_sharable(task: Task | SeveralTasks) -> bool:
+    """Return whether a successor of the process can serve the same catalogs.
 
     Raises:
-        InvalidInput: The catalog or its commit store is in memory.
+        InvalidInput: Several workers must share a catalog that only one process can see.
     """
-    for place in (config.root, config.commit_store):
-        if place is not None and place.startswith("memory:"):
-            raise InvalidInput(f"{place} is in the memory of one process; serve it with --workers 1")
+    tasks = [task] if isinstance(task, Task) else task.tasks.values()
+    place = next(filter(None, (place_in_memory(each.config) for each in tasks)), None)
+    if place is not None and task.settings.workers > 1:
+        raise InvalidInput(f"{place} is in the memory of one process; serve it with --workers 1")
+    return place is None
 
 
 @contextmanager
-def shared_committers() -> Iterator[Path | None]:
+def shared_committers(workers: int) -> Iterator[Path | None]:
     """Make the directory in which workers agree on committers.
 
     Yields:
-        The directory, which is removed at the end; None if the system does not permit `UnixCommitters`.
+        The directory, which is removed at the end; None for one worker, or if the system does not permit
+        `UnixCommitters`.
     """
-    if sys.platform != "linux":
+    if workers == 1 or sys.platform != "linux":
         yield None
         return
     with TemporaryDirectory(prefix="lancekeep-committers-", ignore_cleanup_errors=True) as directory:  # of mode 0700

@@ -7,7 +7,11 @@ no connection to any store.
 - A worker that ends is started again. If it ends soon after its start, the supervisor waits before the next start, up
   to half a minute.
 - SIGHUP replaces the workers one by one: the next worker is ready before the old one stops.
-- SIGTERM and SIGINT stop all workers, and `shutdown_seconds` later they are killed.
+- A worker whose threads are held by abandoned operations is replaced: the next worker is ready before the old one
+  stops, which lets all requests in progress finish. If the next one is held, too, it waits for the end of the old one.
+  If its hold leaves nothing to other callers, the old one is killed. So each worker has at most three processes.
+- SIGTERM and SIGINT, and SIGHUP from a terminal that has gone, stop all workers; they are killed `shutdown_seconds`
+  later.
 - Each worker holds one end of a connection to the supervisor. If the supervisor ends in any way, the workers stop.
 """
 
@@ -31,6 +35,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from lancekeep.domain.errors import EngineFailed
 from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
 from lancekeep.entrypoints.rest.supervised import LENGTH, encoded
+from lancekeep.entrypoints.rest.threads import Hold
 
 PROGRAM: Final = "lancekeep.entrypoints.worker"
 """The module that a worker runs."""
@@ -40,6 +45,12 @@ STABLE: Final = 10.0
 
 LONGEST_PAUSE: Final = 30.0
 """The maximum time in seconds before a worker is started again."""
+
+START: Final = 60.0
+"""How many seconds a successor has to be ready: a store that hangs must not stop the supervision."""
+
+RETRY: Final = 10.0
+"""How many seconds pass before another successor of a held worker is started, if one could not start."""
 
 ANSWER: Final = 2.0
 """How many seconds a worker has to send its metrics; afterwards its last known ones count."""
@@ -55,12 +66,19 @@ class Worker:
         ended: Whether it has ended.
     """
 
-    def __init__(self, number: int, listener: socket.socket, asked: Callable[[Worker, int], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        listener: socket.socket,
+        asked: Callable[[Worker, int], None],
+        held: Callable[[Worker, Hold], None],
+    ) -> None:
         self.number = number
         self.started = time.monotonic()
         self.ended = asyncio.Event()
         self.samples: Snapshot = {}
         self._asked = asked
+        self._held = held
         self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -116,6 +134,12 @@ class Worker:
         assert self._writer is not None
         self._writer.write(encoded(("metrics", number, metrics)))
 
+    async def leave(self, seconds: float) -> None:
+        """Let it finish all its requests, which takes at most some seconds, and end."""
+        assert self._writer is not None
+        self._writer.write(encoded(("leave", 0)))
+        await self._end_within(seconds)
+
     def signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if not self.ended.is_set():
@@ -124,6 +148,9 @@ class Worker:
     async def stop(self, seconds: float) -> None:
         """Let it finish its requests within some seconds."""
         self.signal(signal.SIGTERM)
+        await self._end_within(seconds)
+
+    async def _end_within(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
@@ -140,6 +167,8 @@ class Worker:
                     self._started(kind, values[0])
                 elif kind == "metrics":
                     self._asked(self, values[0])
+                elif kind == "held":
+                    self._held(self, values[0])
                 elif kind == "last":
                     self.samples = values[0]
                 else:
@@ -183,11 +212,19 @@ class Supervisor:
         listener: The socket from which the workers accept connections.
         shutdown_seconds: How long requests in progress may take after a signal.
         log: The log.
+        longest: How long any request may take.
     """
 
     def __init__(
-        self, task: Callable[[int], Any], workers: int, listener: socket.socket, shutdown_seconds: float, log: Any
+        self,
+        task: Callable[[int], Any],
+        workers: int,
+        listener: socket.socket,
+        shutdown_seconds: float,
+        log: Any,
+        longest: float,
     ) -> None:
+        self._longest = longest
         self._task = task
         self._number = workers
         self._listener = listener
@@ -195,6 +232,7 @@ class Supervisor:
         self._log = log
         self._workers: dict[int, Worker] = {}
         self._starting = [asyncio.Lock() for _ in range(workers)]
+        self._retry_at = [0.0] * workers
         self._processes: set[Worker] = set()
         self._past: Snapshot = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -203,6 +241,11 @@ class Supervisor:
         running.set_function(lambda: sum(not each.ended.is_set() for each in self._workers.values()))
         self._restarts = Counter(
             "lancekeep_worker_restarts", "Worker processes that were started again after their end.", registry=registry
+        )
+        self._replacements = Counter(
+            "lancekeep_worker_replacements",
+            "Worker processes that were replaced because operations held their threads.",
+            registry=registry,
         )
 
     def run(self, announce: Callable[[Any], None]) -> None:
@@ -222,7 +265,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._reloading.set)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up, sys.stderr.isatty())
         serving = asyncio.create_task(self._serve(announce))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -243,6 +286,13 @@ class Supervisor:
                 each.signal(signal.SIGKILL)
         self._stopping.set()
 
+    def _hang_up(self, had_terminal: bool) -> None:
+        """Reload, or stop if the terminal of the server was closed."""
+        if had_terminal and not sys.stderr.isatty():
+            self._stop()
+        else:
+            self._reloading.set()
+
     async def _serve(self, announce: Callable[[Any], None]) -> None:
         first = await self._start(0)  # it reports what is wrong, and makes what the catalog lacks
         await asyncio.gather(*map(self._start, range(1, self._number)))
@@ -254,14 +304,29 @@ class Supervisor:
             self._reloading.clear()
             await self._reload()
 
-    async def _start(self, number: int) -> Any:
-        """Start a worker in the place of its predecessor, and return what it says when it is ready."""
-        worker = Worker(number, self._listener, lambda *asked: self._spawn(self._answer(*asked)))
+    async def _start(self, number: int, seconds: float | None = None) -> Any:
+        """Start a worker in the place of its predecessor, and return what it says when it is ready.
+
+        Raises:
+            LancekeepError: It could not start, or was not ready within some seconds.
+        """
+        worker = Worker(
+            number,
+            self._listener,
+            lambda *asked: self._spawn(self._answer(*asked)),
+            lambda *held: self._spawn(self._replace(*held)),
+        )
         self._processes.add(worker)
         self._spawn(self._outlive(worker))
-        said = await worker.open(self._task(number))
+        try:
+            async with asyncio.timeout(seconds):
+                said = await worker.open(self._task(number))
+        except TimeoutError:
+            worker.signal(signal.SIGKILL)
+            raise EngineFailed(f"worker {number} was not ready within {seconds:g} seconds") from None
+        if self._number > 1 or number in self._workers:  # one alone is the server, which is announced
+            self._log.info("worker started", number=number, pid=worker.process.pid)
         self._workers[number] = worker
-        self._log.info("worker started", number=number, pid=worker.process.pid)
         return said
 
     async def _outlive(self, worker: Worker) -> None:
@@ -290,7 +355,7 @@ class Supervisor:
                 try:
                     async with self._starting[number]:
                         if self._workers[number] is worker:  # else a reload has replaced it
-                            await self._start(number)
+                            await self._start(number, START)
                     break
                 except Exception as error:
                     self._log.error("worker does not start", number=number, error=str(error))
@@ -304,12 +369,35 @@ class Supervisor:
                 if old.ended.is_set():
                     continue  # its successor, which is about to start, reads the files anyway
                 try:
-                    await self._start(number)
+                    await self._start(number, START)
                 except Exception as error:
                     self._log.error("reload failed; the other workers go on", number=number, error=str(error))
                     return
             await old.stop(self._seconds)
         self._log.info("reloaded", workers=self._number)
+
+    async def _replace(self, worker: Worker, hold: Hold) -> None:
+        """Replace a worker whose threads are held, which says so again while it serves."""
+        number = worker.number
+        async with self._starting[number]:
+            if self._workers[number] is not worker or worker.ended.is_set():
+                return
+            if time.monotonic() < self._retry_at[number]:
+                return
+            leaving = [each for each in self._processes if each.number == number and each is not worker]
+            if leaving and hold < Hold.ALL:
+                return  # the operations that still run there are not the fault of their callers
+            for each in leaving:
+                each.signal(signal.SIGKILL)
+            try:
+                await self._start(number, START)
+            except Exception as error:
+                self._retry_at[number] = time.monotonic() + RETRY
+                self._log.error("held worker cannot be replaced yet", number=number, error=str(error))
+                return
+            self._replacements.inc()
+            self._log.error("worker held; replaced", number=number, pid=worker.process.pid)
+        await worker.leave(self._longest + self._seconds)
 
     async def _answer(self, worker: Worker, number: int) -> None:
         """Send a worker the metrics of all workers."""

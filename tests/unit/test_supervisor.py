@@ -1,0 +1,143 @@
+"""The supervisor, with workers that are no processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lancekeep.entrypoints.rest import workers
+from lancekeep.entrypoints.rest.threads import Hold
+from lancekeep.entrypoints.rest.workers import Supervisor
+
+
+class Workers:
+    """The workers of a supervisor, by the order of their start.
+
+    Args:
+        play: What happens once the first worker serves; then the supervisor stops.
+        hanging: The starts that never end, from 0.
+        lasting: The workers that do not end when they leave.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        play: Callable[[Workers], Any],
+        hanging: tuple[int, ...] = (),
+        lasting: tuple[int, ...] = (),
+    ) -> None:
+        self.all: list[Fake] = []
+        self.hanging, self.lasting = hanging, lasting
+        self.logged: list[str] = []
+        monkeypatch.setattr(workers, "Worker", self._new)
+        log = SimpleNamespace(info=self._log, error=self._log)
+        with socket.socket() as listener:
+            supervisor = Supervisor(lambda number: number, 1, listener, 1, log, 100)
+            supervisor.run(lambda said: self._began(play))
+        self._play.result()
+
+    def _new(self, number: int, listener: Any, asked: Any, held: Callable[[Any, Hold], None]) -> Fake:
+        fake = Fake(len(self.all), number, self, held)
+        self.all.append(fake)
+        return fake
+
+    def _log(self, event: str, **fields: Any) -> None:
+        self.logged.append(event)
+
+    def _began(self, play: Callable[[Workers], Any]) -> None:
+        async def run() -> None:
+            await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(10):
+                    await play(self)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+
+        self._play = asyncio.create_task(run())
+
+    async def until(self, started: int) -> None:
+        """Wait until so many workers were started, and the last one serves."""
+        while len(self.all) < started or not self.all[-1].serves:
+            await asyncio.sleep(0.001)
+
+
+class Fake:
+    """A worker that is no process."""
+
+    def __init__(self, index: int, number: int, own: Workers, held: Callable[[Any, Hold], None]) -> None:
+        self.index, self.number, self._own, self._held = index, number, own, held
+        self.process = SimpleNamespace(pid=index, returncode=0)
+        self.started = 0.0
+        self.ended = asyncio.Event()
+        self.samples: dict[str, Any] = {}
+        self.signals: list[int] = []
+        self.serves = self.leaves = False
+
+    async def hold(self, hold: Hold) -> None:
+        """Say that the threads are held, and let the supervisor act."""
+        self._held(self, hold)
+        await asyncio.sleep(0.01)
+
+    async def open(self, task: Any) -> str:
+        if self.index in self._own.hanging:
+            await asyncio.Event().wait()
+        self.serves = True
+        return "ready"
+
+    async def closed(self) -> None: ...
+
+    async def stop(self, seconds: float) -> None:
+        self.ended.set()
+
+    async def leave(self, seconds: float) -> None:
+        self.leaves = True
+        if self.index not in self._own.lasting:
+            self.ended.set()
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+        self.ended.set()
+
+
+def test_successor_that_does_not_start_is_killed_and_the_next_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "START", 0.05)
+    monkeypatch.setattr(workers, "RETRY", 0.1)
+
+    async def play(own: Workers) -> None:
+        while len(own.all) < 3:
+            await own.all[0].hold(Hold.SOME)
+            assert len(own.all) == 3 or not own.all[0].ended.is_set()
+        await own.until(3)
+        await asyncio.sleep(0.01)
+
+    own = Workers(monkeypatch, play, hanging=(1,))
+    assert own.all[1].signals == [signal.SIGKILL]
+    assert (own.all[0].leaves, own.all[2].leaves) == (True, False)
+    assert own.logged == ["held worker cannot be replaced yet", "worker started", "worker held; replaced"]
+
+
+def test_process_that_leaves_is_killed_only_if_other_callers_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(own: Workers) -> None:
+        for _ in range(3):
+            await own.all[0].hold(Hold.SOME)  # only the first time counts
+        await own.until(2)
+        await own.all[1].hold(Hold.SOME)
+        assert (len(own.all), own.all[0].leaves, own.all[0].signals) == (2, True, [])
+        await own.all[1].hold(Hold.ALL)
+        await own.until(3)
+        assert own.all[0].signals == [signal.SIGKILL]
+        assert (own.all[1].leaves, own.all[1].signals) == (True, [])
+        own.all[1].ended.set()  # it has finished its requests
+        await asyncio.sleep(0.01)
+        await own.all[2].hold(Hold.SOME)
+        await own.until(4)
+
+    own = Workers(monkeypatch, play, lasting=(0, 1))
+    assert [each.leaves for each in own.all] == [True, True, True, False]
+    assert own.logged.count("worker held; replaced") == 3
