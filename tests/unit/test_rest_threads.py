@@ -173,6 +173,23 @@ def test_a_caller_of_a_long_act_that_leaves_abandons_it() -> None:
     asyncio.run(main())
 
 
+def test_callers_of_all_long_acts_are_watched() -> None:
+    async def main() -> None:
+        hung, leaves = Hung(threads := Threads(2, patience=0.1)), asyncio.Event()
+        calls = []
+        for left in (asyncio.Event(), leaves):
+            calls.append(asyncio.create_task(threads.run(partial(hung.act, ""), left=left.wait)))
+            await asyncio.sleep(0.06)  # so that the second act is not long yet when the first one is
+        await asyncio.sleep(0.2)
+        leaves.set()
+        while threads.abandoned() != 1:
+            await asyncio.sleep(0.001)
+        hung.release.set()
+        await asyncio.gather(*calls)
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
 def test_acts_that_wait_for_held_threads_are_refused_at_the_end() -> None:
     async def main() -> None:
         hung = Hung(threads := Threads(1, patience=0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -73,7 +74,7 @@ class Fake:
     def __init__(self, index: int, number: int, own: Workers, held: Callable[[Any, Hold], None]) -> None:
         self.index, self.number, self._own, self._held = index, number, own, held
         self.process = SimpleNamespace(pid=index, returncode=0)
-        self.started = 0.0
+        self.started = time.monotonic()
         self.ended = asyncio.Event()
         self.samples: dict[str, Any] = {}
         self.signals: list[int] = []
@@ -118,6 +119,7 @@ def test_successor_that_does_not_start_is_killed_and_the_next_one_serves(monkeyp
 
     own = Workers(monkeypatch, play, hanging=(1,))
     assert own.all[1].signals == [signal.SIGKILL]
+    assert own.all[2].started - own.all[1].started > 0.15  # it is not tried at once
     assert (own.all[0].leaves, own.all[2].leaves) == (True, False)
     assert own.logged == ["held worker cannot be replaced yet", "worker started", "worker held; replaced"]
 
@@ -127,6 +129,7 @@ def test_process_that_leaves_is_killed_only_if_other_callers_need_it(monkeypatch
         for _ in range(3):
             await own.all[0].hold(Hold.SOME)  # only the first time counts
         await own.until(2)
+        await own.all[0].hold(Hold.ALL)  # which it says while it leaves
         await own.all[1].hold(Hold.SOME)
         assert (len(own.all), own.all[0].leaves, own.all[0].signals) == (2, True, [])
         await own.all[1].hold(Hold.ALL)
