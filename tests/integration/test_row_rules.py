@@ -85,12 +85,26 @@ def test_update_is_checked_on_the_rows_that_it_makes(catalog: lancekeep.Catalog)
     for values, error in [
         ({"id": "id - 2", "twice": "id * 2 - 4"}, "violate"),
         ({"id": "id + 10"}, "generated column"),
+        ({"id": "-1", "twice": "-2"}, "violate"),
+        ({"id": "7", "twice": "5"}, "generated column"),
     ]:
         with pytest.raises(InvalidInput, match=error):
             catalog.data.update(T, values, "id < 3")
     assert catalog.data.update(T, {"id": "id - 2", "twice": "id * 2 - 4"}, "id = 3")[1] == 1
     assert catalog.data.update(T, {"name": "'y'"}, "id = 2")[1] == 1
     assert stored(catalog) == [1, 1, 2]
+    assert catalog.data.update(T, {"id": "7", "twice": "14"}, "id = 2")[1] == 1
+    assert catalog.data.update(T, {"id": "NULL", "twice": "NULL"}, "id = 1")[1] == 2
+    assert stored(catalog) == [7, None, None]
+
+
+def test_update_is_checked_by_a_rule_without_columns(catalog: lancekeep.Catalog) -> None:
+    catalog.write("t", rows(1, 2), properties={"constraint.open": "1 > 0"})
+    assert catalog.data.update(T, {"id": "7"}, "id = 2")[1] == 1
+    catalog.alter_table("t", {"constraint.open": "1 < 0"})
+    with pytest.raises(InvalidInput, match="violate the constraint 'open'"):
+        catalog.data.update(T, {"id": "8"})
+    assert stored(catalog) == [1, 7]
 
 
 def test_branches_and_old_versions_are_checked_before_they_are_published(catalog: lancekeep.Catalog) -> None:

@@ -94,10 +94,11 @@ class LanceRows:
             if any("." in path for path in values):
                 raise Unsupported("fields of structs cannot be updated in a table with rules for its rows")
             projected = {name: values.get(name, quoted(name)) for name in present}
-            reader = dataset.scanner(columns=projected, filter=condition).to_reader()
-        return pa.RecordBatchReader.from_batches(
-            schema, (pa.Table.from_batches([batch]).cast(schema).to_batches()[0] for batch in reader if batch.num_rows)
-        )
+            # The engine refuses to compute only constants; an address is a column.
+            reader = dataset.scanner(columns=projected, filter=condition, with_row_address=True).to_reader()
+        made = (batch.select(present) for batch in reader if batch.num_rows)
+        cast = (rows.cast(schema) if present else rows for rows in made)  # without columns, it would lose the rows
+        return pa.RecordBatchReader.from_batches(schema, cast)
 
     def merge(self, dataset: Any, source: Any, rule: MergeRule) -> tuple[Callable[[], Any], MergeCounts]:
         _require_fields(dataset, rule.on)
