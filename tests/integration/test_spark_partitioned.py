@@ -73,7 +73,6 @@ def test_partitions_are_one_table(lake: Lake) -> None:
     lake.spark.sql(f"SELECT * FROM {ROWS}").createOrReplaceTempView("copy")
     for query, read in {
         "SELECT * FROM {}": "5 of 5",
-        "SELECT count(*) FROM {}": "5 of 5",
         "SELECT id FROM {} WHERE country = 'NL' AND at >= TIMESTAMP '2025-01-01 00:00:00Z'": "1 of 5",
         "SELECT id FROM {} WHERE country IN ('DE', 'US') AND id + 0 > 3": "2 of 5",
         "SELECT id FROM {} WHERE country IS NULL": "1 of 5",
@@ -83,6 +82,46 @@ def test_partitions_are_one_table(lake: Lake) -> None:
         assert lake.scanned(query.format("lake.dataset")) == read, query
         found, expected = (sorted(map(str, lake.sql(query.format(table)))) for table in ("lake.dataset", "copy"))
         assert found == expected, query
+
+
+COMPUTED = {
+    "SELECT count(*) FROM {}": ("LocalTableScan",),
+    "SELECT count(*) FROM {} WHERE id > 2": ("counted", "filter"),
+    "SELECT count(country), min(id), max(at), count(*) FROM {}": ("aggregated [count(country), min(id), max(at)",),
+    "SELECT country, max(id), count(*) FROM {} WHERE at IS NOT NULL GROUP BY country": ("by [country]", "filter"),
+    "SELECT max(f) FROM {} WHERE id > 1000": ("aggregated [max(f)]",),
+    "SELECT id, f FROM {} ORDER BY f DESC, id LIMIT 3": ("order [f DESC NULLS LAST, id", "limit 3"),
+    "SELECT _partition IS NULL, id FROM {} ORDER BY id LIMIT 2": ("order [id ASC", "_partition"),
+}
+"""Queries, and what EXPLAIN shows of their scan."""
+_OF = "SELECT id FROM {} WHERE country ="
+
+
+def test_scan_computes_aggregates_orders_and_limits(lake: Lake) -> None:
+    assert lake.sql("SELECT count(*), max(id) FROM lake.dataset") == [(0, None)]  # no partition
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    twice = f"SELECT *, 'p' AS _partition FROM (SELECT * FROM {ROWS} UNION ALL SELECT * FROM {ROWS})"
+    lake.spark.sql(twice).createOrReplaceTempView("twice")
+    for query, shown in COMPUTED.items():
+        [(plan,)] = lake.sql(f"EXPLAIN {query.format('lake.dataset')}")
+        assert all(text in plan for text in shown), plan
+        found, expected = (sorted(map(str, lake.sql(query.format(table)))) for table in ("lake.dataset", "twice"))
+        assert found == expected, query
+    for query in ("SELECT id FROM lake.dataset LIMIT 4", "SELECT 1 FROM lake.dataset WHERE id > 1 LIMIT 4"):
+        assert "limit 4" in str(lake.sql(f"EXPLAIN {query}"))
+        assert len(lake.sql(query)) == 4
+    wide = pa.table({"id": range(4000), "at": [None] * 4000, "country": ["A", "B"] * 2000, "f": [None] * 4000})
+    lake.namespace.write(wide.cast(SCHEMA))
+    sample = "lake.dataset TABLESAMPLE (25 PERCENT) REPEATABLE (7)"
+    assert "sample 0 to 0.25 with seed 7" in str(lake.sql(f"EXPLAIN SELECT * FROM {sample}"))
+    chosen = {country: {row[0] // 2 for row in lake.sql(f"{_OF.format(sample)} '{country}'")} for country in "AB"}
+    assert all(400 < len(numbers) < 600 for numbers in chosen.values())
+    assert 40 < len(chosen["A"] & chosen["B"]) < 220  # other rows in each partition
+    assert len(lake.sql(f"{_OF.format(sample)} 'A'")) == len(chosen["A"])
+    assert lake.sql(f"SELECT count(*) FROM {sample} WHERE country = 'A'") == [(len(chosen["A"]),)]
+    keys = "SELECT v.c, count(*) FROM lake.dataset d JOIN (SELECT 'NL' c) v ON d.country = v.c GROUP BY v.c"
+    assert lake.sql(keys) == [("NL", 6)]
 
 
 def test_join_reads_only_the_partitions_of_its_keys(
@@ -245,6 +284,22 @@ def test_procedures_maintain_all_partitions(lake: Lake) -> None:
     assert lake.ids() == [1, 1, 2, 2, 3]
     lake.sql("UPDATE lake.dataset SET id = 4 WHERE id = 3")  # a row that an index has
     assert lake.sql("SELECT id FROM lake.dataset WHERE id IN (3, 4)") == [(4,)]
+    shown = [(str(part.table.id), dataset) for part, dataset in lake.namespace.scan().datasets()]
+    assert sorted(lake.sql("SELECT partition, name FROM lake.dataset.indexes")) == sorted(
+        (name, "id_idx") for name, _ in shown
+    )
+    counts: dict[str, Callable[[Any], int]] = {
+        "fragments": lambda dataset: len(dataset.get_fragments()),
+        "files": lambda dataset: sum(1 + bool(each.deletion_file()) for each in dataset.get_fragments()),
+        "history": lambda dataset: len(dataset.versions()),
+        "versions": lambda dataset: len(dataset.versions()),
+        "refs": lambda _: 1,
+    }
+    for kind, count in counts.items():
+        rows = lake.sql(f"SELECT partition, count(*) FROM lake.dataset.{kind} GROUP BY partition")
+        assert sorted(rows) == sorted((name, count(dataset)) for name, dataset in shown), kind
+    with pytest.raises(PySparkException, match="each partition has its own"):
+        lake.sql("SELECT * FROM lake.dataset.files VERSION AS OF 1")
     lake.sql("INSERT INTO lake.dataset VALUES (5, NULL, 'DE', 1)")  # a partition without the index
     assert len(lake.sql("CALL lake.system.drop_index('dataset', 'id_idx')")) == 2
     assert not any(dataset.describe_indices() for _, dataset in lake.namespace.scan().datasets())

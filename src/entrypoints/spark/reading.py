@@ -166,6 +166,10 @@ class FragmentReader:
         for batch, _ in self.read_with(runs, limit, ()):
             yield batch
 
+    def restricted(self, condition: str) -> FragmentReader:
+        """Return a reader of the rows that satisfy one condition alone."""
+        return attrs.evolve(self, filter=condition)
+
     def read_with(
         self, runs: Sequence[range], limit: int | None, extra: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:

@@ -49,6 +49,8 @@ from lancekeep.entrypoints.spark.sql.streams import Streams
 from lancekeep.entrypoints.spark.sql.table import SqlTable, StagedTable, TagTable
 from lancekeep.entrypoints.spark.sql.views import ViewCatalog, object_id
 
+_PARTS = {(kind,) for kind in KINDS}
+
 
 class SqlCatalog(ViewCatalog, FunctionCatalog):
     """The catalog that SQL refers to as ``name``."""
@@ -193,16 +195,18 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
         except TableNotFound:
             if self._is_partitioned(table):
                 if version is not None or moment is not None:
-                    raise InvalidInput(
-                        f"{self._shown(table)} is all partitions of the catalog, and has no versions; each partition "
-                        f"has its own. Read the table of a partition; {self._shown(table)}.{PARTITIONS} shows their "
-                        "names"
-                    ) from None
+                    raise self._no_version(table) from None
                 return PartitionedTable(self._jvm, self._shown(table), self._catalog)
             part = self._part(table, version, moment)
             if part is None:
                 raise
             return part
+
+    def _no_version(self, table: ObjectId) -> InvalidInput:
+        return InvalidInput(
+            f"{self._shown(table)} is all partitions of the catalog, and has no versions; each partition has its own. "
+            f"Read the table of a partition; {self._shown(table)}.{PARTITIONS} shows their names"
+        )
 
     def _is_partitioned(self, table: ObjectId) -> bool:
         """Return whether a name means all partitions of the catalog."""
@@ -225,9 +229,10 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
 
     def _part(self, name: ObjectId, version: str | None, moment: datetime | None) -> SqlTable | MetadataTable | None:
         """Load a metadata table, a branch or a tag by the name ``table.part``; None if it names none."""
-        if name.names == (DATASET, PARTITIONS) and is_partitioned(self._catalog):
-            require_version_allowed(PARTITIONS, version is not None or moment is not None)
-            return MetadataTable(self._jvm, self._shown(name), PARTITIONS, self._catalog, name.parent, None)
+        if name.names[:1] == (DATASET,) and name.names[1:] in _PARTS and is_partitioned(self._catalog):
+            if version is not None or moment is not None:
+                raise self._no_version(name.parent)
+            return MetadataTable(self._jvm, self._shown(name), name.name, self._catalog, name.parent, None)
         found = self._whole(name)
         if found is None:
             return None

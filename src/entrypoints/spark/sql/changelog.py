@@ -18,7 +18,7 @@ from lancekeep.entrypoints.spark.internals.schemas import arrow_of, spark_of
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
-from lancekeep.entrypoints.spark.sql.scan import DriverScan
+from lancekeep.entrypoints.spark.sql.pushdown import DriverScan
 from lancekeep.entrypoints.spark.sql.streams import given_options, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 

@@ -95,6 +95,10 @@ class MetadataReader:
             columns |= {name: _values(extra, name) for name in self.names}
             yield pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
+    def restricted(self, condition: str) -> MetadataReader:
+        """Return a reader of the rows that satisfy one condition alone."""
+        return attrs.evolve(self, stored=self.stored.restricted(condition))
+
 
 def _values(extra: pa.RecordBatch, name: str) -> pa.Array:
     if name == _FRAGMENT:

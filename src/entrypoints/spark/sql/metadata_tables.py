@@ -194,7 +194,10 @@ def require_version_allowed(kind: str, version: bool) -> None:
 
 
 class MetadataTable(Relation):
-    """A read-only table that shows the state of another."""
+    """A read-only table that shows the state of another.
+
+    Without an opened version, it shows the published version of each partition, with the name of the partition's table.
+    """
 
     class Java:
         implements = (CATALOG + "SupportsRead",)
@@ -206,7 +209,10 @@ class MetadataTable(Relation):
         self._catalog = catalog
         self._table = table
         self._dataset = dataset
-        self._schema = jvm.struct(spark_of(self._kind.schema))
+        self._shown = self._kind.schema
+        if kind != PARTITIONS and dataset is None:
+            self._shown = pa.schema([pa.field("partition", pa.string()), *self._shown])
+        self._schema = jvm.struct(spark_of(self._shown))
 
     def properties(self) -> Any:
         return self._jvm.map({})
@@ -216,9 +222,16 @@ class MetadataTable(Relation):
 
     def newScanBuilder(self, options: Any) -> Any:
         refuse_options(self._name, given_options(options))
-        return RowsBuilder(self._jvm, Rows(self._jvm, self._name, self._kind.schema, self._computed))
+        return RowsBuilder(self._jvm, Rows(self._jvm, self._name, self._shown, self._computed))
 
     def _computed(self) -> pa.Table:
-        rows = self._kind.rows(self._catalog, self._table, self._dataset)
-        names = self._kind.schema.names
-        return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], self._kind.schema)
+        names = self._shown.names
+        return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in self._rows()], self._shown)
+
+    def _rows(self) -> Iterator[Row]:
+        if self._shown is self._kind.schema:
+            yield from self._kind.rows(self._catalog, self._table, self._dataset)
+            return
+        for partition, dataset in self._catalog.partitions.open().scan().datasets():
+            for row in self._kind.rows(self._catalog, partition.table.id, dataset):
+                yield str(partition.table.id), *row

@@ -31,6 +31,7 @@ from lancekeep.entrypoints.spark.sql.changed_rows import Layout
 from lancekeep.entrypoints.spark.sql.column_files import Addresses
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
+from lancekeep.entrypoints.spark.sql.partition_reader import PARTITION
 from lancekeep.entrypoints.spark.sql.row_level import (
     ChangedRows,
     FragmentChanges,
@@ -43,9 +44,6 @@ from lancekeep.entrypoints.spark.sql.row_level import (
 )
 from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
 from lancekeep.entrypoints.spark.writing import write_batches
-
-PARTITION = "_partition"
-"""The metadata column with the name of the partition's table."""
 
 _HELD_BYTES = 64 << 20
 """The most bytes of new rows that a task holds in memory."""

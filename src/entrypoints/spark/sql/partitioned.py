@@ -37,7 +37,8 @@ from lancekeep.entrypoints.spark.sql.indexes import Indexed
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS, MetadataColumn
 from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
-from lancekeep.entrypoints.spark.sql.partition_changes import PARTITION, Act, PartitionedStatement, publish_rows
+from lancekeep.entrypoints.spark.sql.partition_changes import Act, PartitionedStatement, publish_rows
+from lancekeep.entrypoints.spark.sql.partition_reader import PARTITION
 from lancekeep.entrypoints.spark.sql.partitioned_scan import PartitionedScanBuilder, tests_of
 from lancekeep.entrypoints.spark.sql.partitioned_write import Conditions, PartitionedInsert
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
@@ -103,7 +104,8 @@ class PartitionedTable(Relation, Unmetered, Indexed):
         )
 
     def newScanBuilder(self, options: Any) -> PartitionedScanBuilder:
-        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._scan, given_options(options))
+        options = given_options(options)
+        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._scan, self._schema, options)
 
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
         self._require_main()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NoReturn
 
-import attrs
-import numpy as np
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog
@@ -18,16 +16,15 @@ from lancekeep.domain.column_names import quoted
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
-from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
+from lancekeep.entrypoints.spark.reading import Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.form import Form
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
-from lancekeep.entrypoints.spark.sql.metadata_columns import ROW_ADDRESS
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
 from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
-from lancekeep.entrypoints.spark.sql.partition_changes import PARTITION
+from lancekeep.entrypoints.spark.sql.partition_reader import PartitionReader
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
-from lancekeep.entrypoints.spark.sql.scan import DriverScan
+from lancekeep.entrypoints.spark.sql.pushdown import PUSHED, Count, DriverScan, Pushdown
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
@@ -37,21 +34,20 @@ Test = tuple[Any, ...]
 """A condition on a column, as `PartitionedNamespace.scan` takes it."""
 
 
-class PartitionedScanBuilder(Proxy):
-    """Accept the conditions and columns that Spark offers to push down."""
+class PartitionedScanBuilder(Pushdown):
+    """Accept the parts of a query on all partitions that Spark offers to push down."""
 
     class Java:
-        implements = (READ + "SupportsPushDownV2Filters", READ + "SupportsPushDownRequiredColumns")
+        implements = PUSHED
 
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan, options: Mapping[str, str]) -> None:
-        self._jvm = jvm
+    def __init__(
+        self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan, seen: Any, options: Mapping[str, str]
+    ) -> None:
+        super().__init__(jvm, spark_schema(scan.schema), seen)
         self._name = name
         self._catalog = catalog
         self._scan = scan
         self._options = options
-        self._columns = spark_schema(scan.schema)
-        self._filters: list[str] = []
-        self._pushed: list[Any] = []
         self._keeps = False
 
     def _keep_partitions(self) -> None:
@@ -72,27 +68,38 @@ class PartitionedScanBuilder(Proxy):
             else:
                 self._filters.append(text)
                 self._pushed.append(predicate)
-        return self._jvm.array(_PREDICATE, rest)
+        return self._predicates(rest)
 
-    def pushedPredicates(self) -> Any:
-        return self._jvm.array(_PREDICATE, self._pushed)
+    def pushAggregation(self, aggregation: Any) -> bool:
+        """Accept an aggregation if there are partitions.
 
-    def supportsIterativePushdown(self) -> bool:
-        return False
+        Spark takes the count of no results as NULL.
+        """
+        return bool(self._scan.partitions) and super().pushAggregation(aggregation)
 
-    def pruneColumns(self, schema: Any) -> None:
-        self._columns = struct(schema)
+    def supportCompletePushDown(self, aggregation: Any) -> bool:
+        return bool(self._scan.partitions) and super().supportCompletePushDown(aggregation)
 
-    def build(self) -> PartitionedScan:
+    def build(self) -> Any:
+        if self._is_counted:
+            refuse_options(self._name, self._options)
+            return Count(self._jvm, self._name, sum(dataset.count_rows() for _, dataset in self._scan.datasets()))
+        condition = conjunction(self._filters)
+        reader = PartitionReader(
+            self._scan.schema,
+            arrow_of(self._result),
+            condition,
+            self._sample,
+            self._limit,
+            self._orders,
+            self._keys,
+            self._aggregation,
+            self._aggregated,
+        )
+        computed = self._described(condition)
+        keeps = self._keeps or self._aggregation is not None or self._limit is not None
         return PartitionedScan(
-            self._jvm,
-            self._name,
-            self._catalog,
-            self._scan,
-            self._jvm.struct(self._columns),
-            conjunction(self._filters),
-            self._options,
-            keeps=self._keeps,
+            self._jvm, self._name, self._catalog, self._scan, self._shown, reader, computed, self._options, keeps=keeps
         )
 
 
@@ -112,26 +119,30 @@ class PartitionedScan(DriverScan):
         catalog: Catalog,
         scan: PartitionScan,
         schema: Any,
-        condition: str | None,
+        reader: PartitionReader,
+        computed: Iterable[str],
         options: Mapping[str, str],
         *,
         keeps: bool,
     ) -> None:
-        super().__init__(jvm, schema, Form(jvm, struct(schema)))
+        columns = struct(schema)
+        super().__init__(jvm, schema, Form(jvm, columns))
         self._keeps = keeps
         self._name = name
         self._catalog = catalog
-        self._condition = condition
+        self._reader = reader
+        self._columns = columns
+        self._computed = ", ".join(computed)
         self._options = options
         self._scan = scan
 
     def description(self) -> str:
         partitions = f"{len(self._scan.partitions)} of {len(self._scan.partitions) + self._scan.skipped} partitions"
-        return f"{self._name}, {partitions}{', filter ' + self._condition if self._condition else ''}"
+        return f"{self._name}, {partitions}, {self._computed}"
 
     def filterAttributes(self) -> Any:
         expressions = self._jvm.java(EXPRESSIONS + "Expressions")
-        read = [] if self._keeps else struct(self._schema).names
+        read = [] if self._keeps else self._columns.names
         return self._jvm.array(
             _REFERENCE, [expressions.column(quoted(name)) for name in _sources(self._scan) if name in read]
         )
@@ -168,36 +179,7 @@ class PartitionedScan(DriverScan):
         return partitions(self._jvm, tasks)
 
     def createReaderFactory(self) -> Any:
-        wanted = arrow_of(struct(self._schema))
-        read = PartitionReader(self._scan.schema, wanted, self._condition).read
-        return reader_factory(self._jvm, read, self._schema, columnar=self._is_columnar)
-
-
-@attrs.frozen
-class PartitionReader:
-    """Read fragments of one partition; can be pickled."""
-
-    stored: pa.Schema
-    wanted: pa.Schema
-    condition: str | None
-
-    def read(self, task: tuple[Snapshot, Sequence[range], str]) -> Iterator[pa.RecordBatch]:
-        snapshot, runs, partition = task
-        own = pa.schema([field for field in self.wanted if field.name in self.stored.names])
-        reader = attrs.evolve(FragmentReader.of(snapshot, self.stored, own), filter=self.condition)
-        if len(own) == len(self.wanted) and own.names:
-            yield from reader.read(runs)
-            return
-        for batch, addresses in reader.read_with(runs, None, (ROW_ADDRESS,)):
-            rows = addresses.num_rows
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            columns[ROW_ADDRESS] = addresses.column(0).cast(pa.int64())
-            columns[PARTITION] = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int8), [partition]).cast(pa.string())
-            if self.wanted.names:
-                arrays = [columns[name] for name in self.wanted.names]
-                yield pa.RecordBatch.from_arrays(arrays, schema=self.wanted)
-            else:
-                yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return reader_factory(self._jvm, self._reader.read, self._schema, columnar=self._is_columnar)
 
 
 def _sources(scan: PartitionScan) -> list[str]:

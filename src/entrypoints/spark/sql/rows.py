@@ -13,7 +13,7 @@ from lancekeep.entrypoints.spark.internals.classes import READ
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.internals.sessions import internal_rows
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
-from lancekeep.entrypoints.spark.sql.scan import DriverScan
+from lancekeep.entrypoints.spark.sql.pushdown import DriverScan
 
 
 class Rows(DriverScan):

@@ -12,26 +12,24 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import StructType
 
-from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import is_blob
-from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
+from lancekeep.entrypoints.spark.internals.classes import READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.internals.sessions import internal_rows
 from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
-from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, Aggregator
-from lancekeep.entrypoints.spark.sql.answers import Unmetered
+from lancekeep.entrypoints.spark.sql.aggregates import Aggregator
 from lancekeep.entrypoints.spark.sql.form import Form
-from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.lookup import Found, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
-from lancekeep.entrypoints.spark.sql.samples import Sample
+from lancekeep.entrypoints.spark.sql.pushdown import COUNTED, PUSHED, Count, DriverScan, Pushdown
 from lancekeep.entrypoints.spark.sql.statistics import ColumnStatistics, Statistics
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
-from lancekeep.entrypoints.spark.sql.top import MOST_ROWS, Order, TopRows, orders_of
+from lancekeep.entrypoints.spark.sql.top import Rows, TopRows
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 
@@ -39,24 +37,11 @@ ToStream = Callable[[Any, Mapping[str, str], str], Any]
 """A function that takes a schema, options and a checkpoint location, and returns a ``MicroBatchStream``."""
 
 
-_BERNOULLI = "BERNOULLI"
-
-
-class ScanBuilder(Proxy):
-    """Accept the parts of a query that Spark offers to push down.
-
-    Spark offers a sample first, then filters, then aggregates, or a limit with or without an order, and columns last.
-    """
+class ScanBuilder(Pushdown):
+    """Accept the parts of a query on a table that Spark offers to push down."""
 
     class Java:
-        implements = (
-            READ + "SupportsPushDownV2Filters",
-            READ + "SupportsPushDownAggregates",
-            READ + "SupportsPushDownRequiredColumns",
-            READ + "SupportsPushDownLimit",
-            READ + "SupportsPushDownTopN",
-            READ + "SupportsPushDownTableSample",
-        )
+        implements = PUSHED
 
     def __init__(
         self,
@@ -70,30 +55,13 @@ class ScanBuilder(Proxy):
         stream: ToStream,
         statistics: Mapping[str, ColumnStatistics],
     ) -> None:
-        self._jvm = jvm
+        super().__init__(jvm, schema, seen)
         self._name = name
         self._dataset = dataset
         self._snapshot = snapshot
-        self._columns = schema
-        self._whole = seen
-        self._schema = schema
-        self._seen = seen
         self._options = options
         self._stream = stream
         self._statistics = statistics
-        self._filters: list[str] = []
-        self._pushed: list[Any] = []
-        self._limit: int | None = None
-        self._orders: tuple[Order, ...] = ()
-        self._aggregation: Aggregation | None = None
-        self._sample: Sample | None = None
-
-    def pushTableSample(self, lower: float, upper: float, replaces: bool, seed: int, method: Any = _BERNOULLI) -> bool:
-        """Accept a sample of single rows without replacement."""
-        if replaces or str(method) != _BERNOULLI:
-            return False
-        self._sample = Sample(lower, upper, seed)
-        return True
 
     def pushPredicates(self, predicates: Iterable[Any]) -> Any:
         rest, metadata = [], stored_metadata(self._dataset)
@@ -106,56 +74,13 @@ class ScanBuilder(Proxy):
                 self._pushed.append(predicate)
         return self._predicates(rest)
 
-    def pushedPredicates(self) -> Any:
-        return self._predicates(self._pushed)
-
-    def supportsIterativePushdown(self) -> bool:
-        return False
-
-    def pushAggregation(self, aggregation: Any) -> bool:
-        self._aggregation = Aggregation.of(aggregation, self._types(self._columns))
-        return self._aggregation is not None
-
-    def supportCompletePushDown(self, aggregation: Any) -> bool:
-        """Accept the number of all rows, which the manifest has.
-
-        Spark merges the results of tasks for other aggregates.
-        """
-        asked = Aggregation.of(aggregation, self._types(self._columns))
-        return asked is not None and asked.counts_rows and self._condition is None
-
-    def pruneColumns(self, schema: Any) -> None:
-        if schema.equals(self._whole):  # many columns are not sent to this process again
-            self._schema, self._seen = self._columns, self._whole
-        else:
-            self._schema, self._seen = struct(schema), schema
-
-    def pushLimit(self, limit: int) -> bool:
-        if self._aggregation is not None:
-            return False
-        self._limit = limit
-        return True
-
-    def pushTopN(self, given: Iterable[Any], limit: int) -> bool:
-        orders = orders_of(given, self._types(self._columns))
-        if orders is None or limit > MOST_ROWS or self._aggregation is not None:
-            return False
-        self._limit, self._orders = limit, orders
-        return True
-
-    def isPartiallyPushed(self) -> bool:
-        return True
-
     def build(self) -> Any:
         """Return the scan; its description in EXPLAIN lists what was pushed."""
-        if self._aggregation is not None and self._aggregation.counts_rows and self._condition is None:
+        if self._is_counted:
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
         found = found_by_index(self._dataset, zip(self._pushed, self._filters, strict=True))
-        schema, seen, aggregates = self._schema, self._seen, self._aggregation is not None
-        if self._aggregation is not None:
-            schema = self._aggregation.result(self._columns)
-            seen = self._jvm.struct(schema)
+        schema, seen, aggregates = self._result, self._shown, self._aggregation is not None
         task = self._task(self._condition)
         form = Form(self._jvm, schema)
         batch = Batch(self._jvm, seen, form, self._dataset, task, found, aggregates)
@@ -180,16 +105,7 @@ class ScanBuilder(Proxy):
         return conjunction([*self._filters, *sampled])
 
     def _description(self, found: Found | None) -> str:
-        filters = conjunction(self._filters)
-        said = [f"{self._name} version {self._dataset.version}"]
-        if self._aggregation is None:
-            said.append(f"columns [{', '.join(self._schema.names)}]")
-        else:
-            said.append("counted" if self._aggregation.counts_rows else str(self._aggregation))
-        said += [] if self._sample is None else [f"sample {self._sample}"]
-        said += [f"filter {filters}"] if filters else []
-        said += [f"order [{', '.join(map(str, self._orders))}]"] if self._orders else []
-        said += [f"limit {self._limit}"] if self._limit is not None else []
+        said = [f"{self._name} version {self._dataset.version}", *self._described(conjunction(self._filters))]
         said += [f"an index names {found.rows} rows in {len(found.fragments)} fragments"] if found is not None else []
         return ", ".join(said)
 
@@ -199,62 +115,23 @@ class ScanBuilder(Proxy):
     def _task(self, filters: str | None) -> Callable[[Sequence[range]], Iterator[pa.RecordBatch]]:
         """Return the function that reads fragments on the executors."""
         if self._aggregation is not None and not self._aggregation.counts_rows:
-            read = StructType([self._columns[name] for name in self._aggregation.columns])
-            result = self._types(self._aggregation.result(self._columns))
-            return Aggregator(self._aggregation, self._reader(self._types(read), filters), result).read
+            reads = self._reader(self._aggregated, filters)
+            return Aggregator(self._aggregation, reads, arrow_of(self._result)).read
         if self._aggregation is not None or not self._schema.names:
             return Counter(self._snapshot, filters, self._limit, per_row=self._aggregation is None).read
-        wanted = self._types(self._schema)
+        wanted = arrow_of(self._schema)
         offered = metadata_columns(self._dataset)
         added = tuple(name for name in wanted.names if name in offered)
         stored = pa.schema([field for field in wanted if field.name not in added])
-        reader: FragmentReader | MetadataReader = self._reader(stored, filters)
+        reader: Rows = self._reader(stored, filters)
         if added:
             reader = MetadataReader(self._reader(stored, filters), wanted, added)
         if self._orders:
-            names = dict.fromkeys(order.column for order in self._orders)
-            keys = StructType([self._columns[name] for name in names])
-            return TopRows(self._orders, self._limit or 0, self._reader(self._types(keys), filters), reader).read
+            return TopRows(self._orders, self._limit or 0, self._reader(self._keys, filters), reader).read
         return partial(reader.read, limit=self._limit)
 
     def _reader(self, wanted: pa.Schema, filters: str | None) -> FragmentReader:
         return attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, wanted), filter=filters)
-
-    @staticmethod
-    def _types(columns: StructType) -> pa.Schema:
-        return arrow_of(columns)
-
-    def _predicates(self, predicates: Sequence[Any]) -> Any:
-        return self._jvm.array(EXPRESSIONS + "filter.Predicate", predicates)
-
-
-_COUNT = StructType().add("count(*)", LongType(), nullable=False)
-
-
-class DriverScan(Unmetered):
-    """A scan that is planned in the driver; without a form, it returns rows."""
-
-    def __init__(self, jvm: Jvm, schema: Any, form: Form | None = None) -> None:
-        self._jvm = jvm
-        self._schema = schema
-        self._form = form
-
-    def readSchema(self) -> Any:
-        return self._schema
-
-    def columnarSupportMode(self) -> Any:
-        modes = self._jvm.java(READ + "Scan$ColumnarSupportMode")
-        return modes.SUPPORTED if self._is_columnar else modes.UNSUPPORTED
-
-    @property
-    def _is_columnar(self) -> bool:
-        return self._form is not None and self._form.is_columnar
-
-    def toMicroBatchStream(self, checkpoint: str) -> Any:
-        raise Unsupported("a count is no stream")
-
-    def toContinuousStream(self, checkpoint: str) -> Any:
-        raise Unsupported("continuous processing is not supported; use a trigger that makes micro-batches")
 
 
 class Scan(DriverScan):
@@ -389,7 +266,7 @@ class Counter:
         dataset = self.snapshot.open()
         rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
         if not self.per_row:
-            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=arrow_of(_COUNT))
+            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=arrow_of(COUNTED))
             return
         rows = rows if self.limit is None else min(rows, self.limit)
         for start in range(0, rows, _EMPTY_ROWS):
@@ -398,24 +275,3 @@ class Counter:
 
 
 _EMPTY_ROWS = 65_536
-
-
-class Count(DriverScan):
-    """The number of rows, from the manifest; runs no task."""
-
-    class Java:
-        implements = (READ + "LocalScan",)
-
-    def __init__(self, jvm: Jvm, name: str, rows: int) -> None:
-        super().__init__(jvm, jvm.struct(_COUNT))
-        self._name = name
-        self._rows = rows
-
-    def description(self) -> str:
-        return f"{self._name}, number of rows from its manifest"
-
-    def toBatch(self) -> Any:
-        raise Unsupported("a local scan has no batch")
-
-    def rows(self) -> Any:
-        return self._jvm.long_row(self._rows)

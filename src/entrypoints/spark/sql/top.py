@@ -6,7 +6,7 @@ Each task reads the sorted columns, and takes only its first rows whole. Spark m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lancekeep.entrypoints.spark.reading import FragmentReader
 from lancekeep.entrypoints.spark.sql.aggregates import column_of, is_ordered
-from lancekeep.entrypoints.spark.sql.metadata_columns import POSITION_BITS, ROW_ADDRESS, MetadataReader
+from lancekeep.entrypoints.spark.sql.metadata_columns import POSITION_BITS, ROW_ADDRESS
 
 MOST_ROWS = 10_000
 """The most rows that a task selects: it finds them by a list of addresses."""
@@ -51,6 +51,15 @@ def orders_of(given: Iterable[Any], columns: pa.Schema) -> tuple[Order, ...] | N
     return tuple(orders)
 
 
+class Rows(Protocol):
+    """Reads fragments."""
+
+    def read(self, runs: Sequence[range], limit: int | None = None) -> Iterator[pa.RecordBatch]: ...
+
+    def restricted(self, condition: str) -> Rows:
+        """Return a reader of the rows that satisfy one condition alone."""
+
+
 @attrs.frozen
 class TopRows:
     """Read the first rows of fragments; can be pickled.
@@ -65,7 +74,7 @@ class TopRows:
     orders: tuple[Order, ...]
     limit: int
     keys: FragmentReader
-    rows: FragmentReader | MetadataReader
+    rows: Rows
 
     def read(self, runs: Sequence[range]) -> Iterator[pa.RecordBatch]:
         """Yield the first rows of the fragments, in any order."""
@@ -78,7 +87,7 @@ class TopRows:
         chosen = first[ROW_ADDRESS].to_pylist()
         fragments = sorted({address >> POSITION_BITS for address in chosen})
         condition = f"{ROW_ADDRESS} IN ({', '.join(map(str, chosen))})"
-        yield from _restricted(self.rows, condition).read([range(number, number + 1) for number in fragments])
+        yield from self.rows.restricted(condition).read([range(number, number + 1) for number in fragments])
 
     @property
     def _names(self) -> list[str]:
@@ -102,9 +111,3 @@ class TopRows:
         for at, order in enumerate(self.orders):
             keys += [(f"rank{at}", "ascending"), (f"value{at}", "descending" if order.descending else "ascending")]
         return rows.take(pc.sort_indices(rows, sort_keys=keys)[: self.limit])
-
-
-def _restricted(reader: FragmentReader | MetadataReader, condition: str) -> FragmentReader | MetadataReader:
-    if isinstance(reader, MetadataReader):
-        return attrs.evolve(reader, stored=attrs.evolve(reader.stored, filter=condition))
-    return attrs.evolve(reader, filter=condition)
