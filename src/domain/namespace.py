@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import attrs
@@ -10,6 +10,7 @@ import attrs
 from lancekeep.domain.catalog import (
     CatalogView,
     Change,
+    Entries,
     Put,
     Remove,
     SetProperties,
@@ -136,6 +137,33 @@ def drop_partitioned(view: CatalogView) -> tuple[list[Change], list[Table]]:
         changes += removed
         tables += doomed
     return [*changes, SetProperties(dict.fromkeys([SCHEMA_PROPERTY, *(spec.property for spec in specs)]))], tables
+
+
+def without_partitions(view: CatalogView, changes: Sequence[Change]) -> Entries:
+    """Return the view of new partitions after `drop_partitioned`.
+
+    It has no entries: every name of a partition belongs to the partitions, as the table ``dataset`` in the root does.
+    """
+    return Entries(view.version, (), view.properties, view.guarantees).after(changes)
+
+
+def replacing(removed: Sequence[Change], created: Sequence[Change]) -> list[Change]:
+    """Return the changes that remove objects and create others as one change.
+
+    Each entry and each property changes once, so that no store depends on the order.
+    """
+    entered = {change.entry.object_id for change in created if isinstance(change, Put)}
+    properties: dict[str, str | None] = {}
+    changes: list[Change] = []
+    for change in (*removed, *created):
+        match change:
+            case SetProperties(given):
+                properties |= given
+            case Remove(object_id) if object_id in entered:
+                pass
+            case _:
+                changes.append(change)
+    return [*changes, SetProperties(properties)]
 
 
 def _drop_with(object_id: ObjectId, below: list[ManifestEntry]) -> tuple[list[Change], list[Table]]:

@@ -40,6 +40,7 @@ from lancekeep import (
     Unsupported,
 )
 from lancekeep.application.catalog import directory_of, services_of
+from lancekeep.application.entries.removal import Removal
 from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
 from lancekeep.domain import operations
 from lancekeep.domain.identifiers import ObjectId
@@ -101,7 +102,7 @@ def no_publication(namespace: PartitionedNamespace) -> Iterator[None]:
     ledger = namespace._ledger
     apply = ledger.apply
 
-    def killed(_: Any) -> None:
+    def killed(_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     ledger.apply = killed  # type: ignore[assignment, method-assign] # a double
@@ -860,3 +861,78 @@ def test_tasks_that_write_a_new_partition_share_its_directory(open_catalog: Open
     [first, again] = (plan.place((2025, "NL"), shared=True) for _ in range(2))
     assert first == again != namespace.begin_write().place((2025, "NL"), shared=True)
     assert first != plan.place((2025, "US"), shared=True)
+
+
+def test_replacement_is_published_with_its_first_rows(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    with pytest.raises(TableNotFound, match="not partitioned"):
+        catalog.partitions.finish_create(catalog.partitions.begin_create(SCHEMA, BY), [], replace=True)
+    old = catalog.partitions.create(SCHEMA, [PartitionBy.bucket("id", 2)])
+    old.write(ROWS)
+    old.evolve([PartitionBy.identity("country")])
+    old.write(ROWS)
+    begun = old.begin_write()
+    before = ids(open_catalog().partitions.open())
+    places = [old.place(partition)[0] for partition in old.scan().partitions]
+    plan = catalog.partitions.begin_create(SCHEMA, BY, replace=True)
+    killed = first_rows(catalog, plan)
+    assert ids(open_catalog().partitions.open()) == before
+    with no_publication(catalog.partitions._namespace):  # type: ignore[attr-defined] # its ledger is the service's
+        catalog.partitions.finish_create(plan, [killed], replace=True)
+    assert ids(open_catalog().partitions.open()) == before
+    written = first_rows(catalog, plan)
+    new = catalog.partitions.finish_create(plan, [written], replace=True)
+    assert ids(new) == ids(open_catalog().partitions.open()) == [7]
+    assert list(new.specs) == [1]
+    assert [field.field_id for field in new.specs[1].fields] == ["ts_year", "country"]
+    assert catalog.list_namespaces() == ["v1"]
+    assert not any(Path(urlsplit(place).path).exists() for place in places)
+    assert [finding.object for finding in catalog.upkeep.fsck(deep=True).findings] == [killed.location]
+    place, location = begun.place(("NL",))
+    with pytest.raises(ConcurrentModification):
+        old.publish(begun, [WrittenPartition(("NL",), tuple(written.fragments), place, location)])
+    new.write(rows(8))
+    assert ids(new) == [7, 8]
+
+
+def test_write_to_a_partition_that_an_equal_one_replaces_is_refused(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    namespace.write(rows(7))
+    begun = namespace.begin_write()
+    place, location = begun.place((2025, "NL"))
+    fragments = services_of(catalog).engine.write_fragments(place, rows(8).cast(SCHEMA).to_reader())
+    plan = catalog.partitions.begin_create(SCHEMA, BY, replace=True)
+    catalog.partitions.finish_create(plan, [first_rows(catalog, plan)], replace=True)
+    with pytest.raises(ConcurrentModification, match="was replaced"):
+        namespace.publish(begun, [WrittenPartition((2025, "NL"), tuple(fragments), place, location)])
+    assert ids(namespace) == [7]
+
+
+def test_refused_replacement_keeps_the_partitions(open_catalog: Open) -> None:
+    catalog = open_catalog()
+    namespace = catalog.partitions.create(SCHEMA, BY)
+    namespace.write(ROWS)
+    before = ids(namespace)
+    plan = catalog.partitions.begin_create(SCHEMA, BY, replace=True)
+    written = first_rows(catalog, plan)
+    catalog.clone(str(namespace.scan().partitions[0].table.id), "copy")
+    with pytest.raises(Refused, match="copy"):
+        catalog.partitions.finish_create(plan, [written], replace=True)
+    assert ids(namespace) == before
+    assert not list(Path(urlsplit(catalog.root_uri).path).glob(f"{written.location}/**/*.lance"))
+
+
+def test_replacement_stays_if_old_files_cannot_be_removed(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = open_catalog()
+    catalog.partitions.create(SCHEMA, BY).write(ROWS)
+    plan = catalog.partitions.begin_create(SCHEMA, BY, replace=True)
+    written = first_rows(catalog, plan)
+
+    def damaged(*_: Any) -> None:
+        raise Damaged("a file cannot be read")
+
+    monkeypatch.setattr(Removal, "refuse_needed_since", damaged)
+    with pytest.raises(Damaged):
+        catalog.partitions.finish_create(plan, [written], replace=True)
+    assert ids(catalog.partitions.open()) == [7]

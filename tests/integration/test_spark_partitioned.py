@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -219,6 +220,39 @@ def test_query_creates_a_partitioned_table(spark: SparkSession, tmp_path: Path) 
         assert {values: sorted(ids.to_pylist()) for values, ids in found.items()} == {(0,): [0, 2, 4], (1,): [1, 3]}
 
 
+def test_replacement_changes_how_rows_are_divided(lake: Lake) -> None:
+    lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
+    lake.sql("CREATE TABLE lake.other (k INT)")
+    for query in ("SELECT 1 / (id - 3) AS k FROM lake.dataset", "SELECT id AS k FROM lake.missing"):
+        with pytest.raises(PySparkException, match=r"DIVIDE_BY_ZERO|TABLE_OR_VIEW_NOT_FOUND"):
+            lake.sql(f"CREATE OR REPLACE TABLE lake.dataset PARTITIONED BY (k) AS {query}")
+    assert lake.ids() == [1, 2, 3, 4, 5, 6]
+    lake.sql(
+        "CREATE OR REPLACE TABLE lake.dataset PARTITIONED BY (bucket(2, id)) AS "
+        "SELECT id, country AS land FROM lake.dataset WHERE id > 2"
+    )
+    assert lake.ids() == [3, 4, 5, 6]
+    assert lake.namespace.schema.names == ["id", "land"]
+    assert lake.sql("SELECT land FROM lake.dataset WHERE id = 3") == [("US",)]
+    lake.sql("REPLACE TABLE lake.dataset (id BIGINT, at DATE) PARTITIONED BY (months(at))")
+    assert lake.sql("SELECT * FROM lake.dataset") == []
+    lake.sql("INSERT INTO lake.dataset VALUES (7, DATE '2025-01-01')")
+    assert lake.ids() == [7]
+    assert [row[1] for row in lake.sql("SHOW TABLES IN lake")] == ["dataset", "other"]
+    assert not lake.sql("CALL lake.system.fsck(deep => true)")
+    with pytest.raises(PySparkException, match=r"spark\.lancekeep\.wap\.branch"), wap(lake.spark):
+        lake.sql("CREATE OR REPLACE TABLE lake.dataset PARTITIONED BY (k) AS SELECT 1 AS k")
+
+
+@contextmanager
+def wap(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.lancekeep.wap.branch", "audit")
+    try:
+        yield
+    finally:
+        spark.conf.unset("spark.lancekeep.wap.branch")
+
+
 _NL, _FR, _DE = (1, 2025, "NL", 2.0), (106, None, "FR", 0.0), (5, 2026, "DE", 3.0)
 _BE = [(number, None, "BE", None) for number in (6, 8, 9, 10)]
 _MERGED = [_NL, (2, 2025, "NL", None), (5, 2030, "DE", 50.0), (7, None, "NL", None)]
@@ -309,17 +343,9 @@ def test_procedures_maintain_all_partitions(lake: Lake) -> None:
 
 def test_refused_changes_change_no_partition(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.sql(f"INSERT INTO lake.dataset SELECT * FROM {ROWS}")
-    lake.spark.conf.set("spark.lancekeep.wap.branch", "audit")
-    try:
-        for statement in (
-            "DELETE FROM lake.dataset",
-            "UPDATE lake.dataset SET f = 1",
-            f"INSERT INTO lake.dataset {ROWS}",
-        ):
-            with pytest.raises(PySparkException, match="partitions have no branches"):
-                lake.sql(statement.partition(" AS v")[0])
-    finally:
-        lake.spark.conf.unset("spark.lancekeep.wap.branch")
+    for statement in ("DELETE FROM lake.dataset", "UPDATE lake.dataset SET f = 1", f"INSERT INTO lake.dataset {ROWS}"):
+        with pytest.raises(PySparkException, match="partitions have no branches"), wap(lake.spark):
+            lake.sql(statement.partition(" AS v")[0])
     begin = PartitionedTable._begin
 
     def late(table: PartitionedTable) -> PartitionWritePlan:
@@ -539,7 +565,8 @@ def test_streams_of_all_partitions_are_refused(lake: Lake, tmp_path: Path) -> No
 def test_other_statements_change_no_partition(lake: Lake) -> None:
     lake.namespace.write(pa.table({"id": [1], "at": [None], "country": ["NL"], "f": [None]}, schema=SCHEMA))
     for statement, error in [
-        ("CREATE OR REPLACE TABLE lake.dataset (id INT) PARTITIONED BY (id)", "Drop it and create it"),
+        ("CREATE OR REPLACE TABLE lake.dataset (id INT)", "Drop it and create it"),
+        ("CREATE OR REPLACE TABLE lake.dataset (id INT DEFAULT 1) PARTITIONED BY (id)", "no properties, defaults"),
         ("CREATE OR REPLACE TABLE lake.dataset AS SELECT 1 AS id", "Drop it and create it"),
         ("COMMENT ON TABLE lake.dataset IS 'x'", "COMMENT ON COLUMN describes a column"),
         ("ALTER TABLE lake.dataset DROP PARTITION (country = 'NL', at_year = 2025)", "Use INSERT and DELETE"),

@@ -147,10 +147,12 @@ class RestPartitions:
     def create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.create")
 
-    def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
+    def begin_create(self, schema: Any, by: Iterable[PartitionBy], *, replace: bool = False) -> PartitionWritePlan:
         raise NoDirectory.at(self._server.uri, "partitions.begin_create")
 
-    def finish_create(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> PartitionedNamespace:
+    def finish_create(
+        self, plan: PartitionWritePlan, written: Sequence[WrittenPartition], *, replace: bool = False
+    ) -> PartitionedNamespace:
         raise NoDirectory.at(self._server.uri, "partitions.finish_create")
 
     def open(self) -> PartitionedNamespace:

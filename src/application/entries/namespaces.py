@@ -23,6 +23,8 @@ from lancekeep.domain.namespace import (
     drop_partitioned,
     find_namespace,
     replace_namespace,
+    replacing,
+    without_partitions,
 )
 from lancekeep.domain.partitioning import specs_of
 from lancekeep.domain.partitions import made_up_properties
@@ -103,13 +105,27 @@ class Namespaces:
 
         return self._drop(decide, with_tables=cascade, force=force, keep=keep)
 
-    def drop_partitioned(self, *, force: bool, keep: timedelta | float | None) -> Namespace:
-        """Drop all partitions of the catalog; see `Partitions.drop`."""
+    def drop_partitioned(
+        self,
+        *,
+        force: bool,
+        keep: timedelta | float | None,
+        creation: Callable[[CatalogView], list[Change]] | None = None,
+    ) -> Namespace:
+        """Drop all partitions of the catalog; see `Partitions.drop`.
+
+        Args:
+            force: As for `Partitions.drop`.
+            keep: As for `Partitions.drop`.
+            creation: Returns the changes that create the partitions which replace them, from a view without them.
+        """
 
         def decide(view: CatalogView) -> tuple[list[Change], tuple[Namespace, list[Table]]]:
             if not specs_of(view.properties):
                 raise TableNotFound("the catalog is not partitioned, so it has no partitions to drop")
             changes, doomed = drop_partitioned(view)
+            if creation is not None:
+                changes = replacing(changes, creation(without_partitions(view, changes)))
             return changes, (find_namespace(view, ObjectId()), doomed)
 
         return self._drop(decide, with_tables=True, force=force, keep=keep)

@@ -49,6 +49,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE, ManifestEntry
+from lancekeep.domain.namespace import drop_partitioned, without_partitions
 from lancekeep.domain.partition_rules import DATASET
 from lancekeep.domain.partitioning import (
     SCHEMA_PROPERTY,
@@ -295,30 +296,49 @@ class Partitions:
         self._ledger.apply(lambda view: (_create(view, spec, numbered), None))
         return self._namespace
 
-    def begin_create(self, schema: Any, by: Iterable[PartitionBy]) -> PartitionWritePlan:
+    def begin_create(self, schema: Any, by: Iterable[PartitionBy], *, replace: bool = False) -> PartitionWritePlan:
         """Return a plan to write the first rows before the partitions exist.
 
         `finish_create` makes the partitions and these rows visible. Nothing is changed. Raises as `create` does.
+
+        Args:
+            schema: As for `create`.
+            by: As for `create`.
+            replace: Whether the new partitions replace all partitions of the catalog.
         """
         numbered, spec = _new(schema, by)
         view = self._ledger.view()
+        if replace:
+            view = without_partitions(view, drop_partitioned(view)[0])
         _create(view, spec, numbered)
         return _plan(self._places, view, numbered, spec, APPEND)
 
-    def finish_create(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> PartitionedNamespace:
+    def finish_create(
+        self, plan: PartitionWritePlan, written: Sequence[WrittenPartition], *, replace: bool = False
+    ) -> PartitionedNamespace:
         """Make the catalog a partitioned namespace together with its first rows.
 
         Args:
             plan: A plan of `begin_create`.
             written: The first partitions, which were written with ``plan``, each once.
+            replace: As for ``plan``. The partitions of the catalog are dropped in the same change, as `drop` does, with
+                all rows that other writers have added.
 
         Raises:
             AlreadyExists: The catalog is partitioned already. The written files are removed.
+            TableNotFound, Refused: As for `drop`, if partitions are to be replaced. The written files are removed.
             InvalidInput: A partition was written twice.
             Unsupported: The catalog is a V1 directory.
             StoreUnavailable: A store did not answer; check with `open`. The written files stay.
         """
-        self._writer(plan).create(written, lambda view: _create(view, plan.spec, plan.schema))
+
+        def apply(creation: Callable[[CatalogView], list[Change]]) -> None:
+            if replace:
+                self._namespaces.drop_partitioned(force=False, keep=None, creation=creation)
+            else:
+                self._ledger.apply(lambda view: (creation(view), None))
+
+        self._writer(plan).create(written, lambda view: _create(view, plan.spec, plan.schema), apply)
         return self._namespace
 
     def open(self) -> PartitionedNamespace:

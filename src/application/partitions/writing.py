@@ -223,24 +223,30 @@ class PartitionWriter:
                     "other writers changed the same partitions; nothing was published"
                 ) from error
 
-    def create(self, written: Sequence[WrittenPartition], creation: Callable[[CatalogView], list[Change]]) -> None:
+    def create(
+        self,
+        written: Sequence[WrittenPartition],
+        creation: Callable[[CatalogView], list[Change]],
+        apply: Callable[[Callable[[CatalogView], list[Change]]], None],
+    ) -> None:
         """Publish the first partitions in the change that creates the namespace.
 
         Args:
             written: The partitions.
             creation: Returns the changes that create the namespace, or raises because it exists.
+            apply: Applies the changes that a function decides.
         """
         parts = _parts(written)
 
-        def decide(view: CatalogView) -> tuple[list[Change], None]:
+        def decide(view: CatalogView) -> list[Change]:
             created = creation(view)
             first = [part.publication for part in parts if part.publication is not None]
-            return [*created, *publish(Entries(0, (), {}).after(created), self.plan.spec, first)], None
+            return [*created, *publish(Entries(0, (), {}).after(created), self.plan.spec, first)]
 
         with self._forgetting(parts):
             for part in parts:
                 part.publication = self._first(part.written)
-            self.ledger.apply(decide)
+            apply(decide)
 
     @contextmanager
     def _forgetting(self, parts: Sequence[_Part]) -> Iterator[None]:
@@ -250,8 +256,12 @@ class PartitionWriter:
         except StoreUnavailable:
             raise  # the outcome is unknown, so the written files stay
         except Exception:
-            for part in parts:
-                self._forget(part)
+            with suppress(LancekeepError):
+                view = self.ledger.view()
+                for part in parts:
+                    entry = view.find(part.written.plan.table.key)
+                    if entry is None or entry.location != part.written.location:  # a later step may have failed
+                        self._forget(part)
             raise
 
     def _changed(self, base: Partition, act: Callable[[Any], Any]) -> Publication:
@@ -323,6 +333,8 @@ class PartitionWriter:
             uri, mode = self.places.uri(base.table), WriteMode(self.plan.mode)
             plan = attrs.evolve(written.plan, table=base.table.id, uri=uri, mode=mode, read_version=1, declared=False)
             written = self._move(part, plan, None)
+        elif written.plan.table != base.table.id:
+            raise ConcurrentModification(f"the partition {written.plan.table} was replaced; nothing was published")
         part.publication = self._commit_to(base, written)
 
     def _first(self, written: WrittenPartition) -> Publication:

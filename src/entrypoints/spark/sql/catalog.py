@@ -274,9 +274,9 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
             )
         if self._is_partitioned(name):
             raise Unsupported(
-                f"{self._shown(name)} is all partitions of the catalog: it cannot be replaced or renamed. Drop it and "
-                "create it; INSERT OVERWRITE replaces its rows, and catalog.partitions.open().evolve changes how later "
-                "rows are divided."
+                f"{self._shown(name)} is all partitions of the catalog: it cannot be renamed, or replaced by a table "
+                "without PARTITIONED BY. Drop it and create it; INSERT OVERWRITE replaces its rows, and "
+                "catalog.partitions.open().evolve changes how later rows are divided."
             )
 
     def _opened(self, table: ObjectId, version: str | None, moment: datetime | None) -> Any:
@@ -394,25 +394,28 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
         return self._stage(identifier, definition, replaces=True)
 
     def stageCreateOrReplace(self, identifier: Any, *definition: Any) -> StagedTable | StagedPartitions:
-        replaces = self._catalog.table_exists(object_id(identifier))
+        table = object_id(identifier)
+        replaces = self._catalog.table_exists(table) or self._is_partitioned(table)
         return self._stage(identifier, definition, replaces=replaces)
 
     def _stage(self, identifier: Any, definition: tuple[Any, ...], *, replaces: bool) -> StagedTable | StagedPartitions:
         table = object_id(identifier)
-        self._require_definable(table)
-        if replaces:
-            self._catalog.find_table(table)
+        wanted = TableDefinition.of(*definition)
+        replaces_partitions = replaces and bool(wanted.by) and self._is_partitioned(table)
+        if not replaces_partitions:
+            self._require_definable(table)
+            if replaces:
+                self._catalog.find_table(table)
         branch = self._wap_branch()
         if replaces and branch is not None:
             raise Unsupported(
                 f"{self._shown(table)}: REPLACE TABLE replaces the main history, and the session writes to the branch "
                 f"{branch!r}. Use INSERT OVERWRITE, or unset {WAP_BRANCH}."
             )
-        wanted = TableDefinition.of(*definition)
         name = self._shown(table)
         if wanted.by:
-            require_partitioned(name, table, wanted, replaces=replaces)
-            return StagedPartitions(self._jvm, name, self._catalog, wanted)
+            require_partitioned(name, table, wanted, replaces=replaces and not replaces_partitions)
+            return StagedPartitions(self._jvm, name, self._catalog, wanted, replaces=replaces_partitions)
         if replaces and wanted.location is not None:
             self._require_there(table, wanted.location)
             wanted = attrs.evolve(wanted, location=None)

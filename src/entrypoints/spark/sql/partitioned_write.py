@@ -115,16 +115,20 @@ class PartitionedInsert(Unmetered):
 
 
 class StagedPartitions(Relation, Unmetered):
-    """A partitioned table that does not exist until its first rows are published."""
+    """A partitioned table that does not exist until its first rows are published.
+
+    If it replaces another, readers see the other until then.
+    """
 
     class Java:
         implements = (CATALOG + "StagedTable", CATALOG + "SupportsWrite")
 
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, wanted: TableDefinition) -> None:
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, wanted: TableDefinition, *, replaces: bool) -> None:
         self._jvm = jvm
         self._name = name
         self._catalog = catalog
-        self._plan = catalog.partitions.begin_create(wanted.schema, wanted.by)
+        self._replaces = replaces
+        self._plan = catalog.partitions.begin_create(wanted.schema, wanted.by, replace=replaces)
         self._schema = jvm.struct(spark_schema(self._plan.schema))
         self._written: list[WrittenPartition] = []
 
@@ -136,7 +140,7 @@ class StagedPartitions(Relation, Unmetered):
 
     def capabilities(self) -> Any:
         kinds = self._jvm.java(CATALOG + "TableCapability")
-        return self._jvm.set([kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE])
+        return self._jvm.set([kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE, kinds.TRUNCATE])
 
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
         return PartitionedInsert(self._jvm, self, info.options())
@@ -151,7 +155,7 @@ class StagedPartitions(Relation, Unmetered):
         self._insert(frame, APPEND, None)
 
     def commitStagedChanges(self) -> None:
-        self._catalog.partitions.finish_create(self._plan, self._written)
+        self._catalog.partitions.finish_create(self._plan, self._written, replace=self._replaces)
 
     def abortStagedChanges(self) -> None:
         """Do nothing: the files are unreachable, and clean-up removes them."""
