@@ -23,6 +23,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
 from lancekeep.domain.notebook import Shown
+from lancekeep.domain.partition_batches import is_record
 from lancekeep.domain.partition_rules import (
     DATASET,
     require_enterable,
@@ -136,7 +137,9 @@ def drop_partitioned(view: CatalogView) -> tuple[list[Change], list[Table]]:
         removed, doomed = _drop_with(namespace, list(view.descendants(namespace)))
         changes += removed
         tables += doomed
-    return [*changes, SetProperties(dict.fromkeys([SCHEMA_PROPERTY, *(spec.property for spec in specs)]))], tables
+    records = filter(is_record, view.properties)  # a stream notices that its batches are gone
+    gone = [SCHEMA_PROPERTY, *(spec.property for spec in specs), *records]
+    return [*changes, SetProperties(dict.fromkeys(gone))], tables
 
 
 def without_partitions(view: CatalogView, changes: Sequence[Change]) -> Entries:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partition_batches import is_record
 from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_spec_property
 
 DATASET = "dataset"
@@ -64,7 +65,9 @@ def require_unpartitioned_properties(view: CatalogView, namespace: ObjectId, cha
     if namespace.is_root:
         changed = [name for name, value in changes.items() if value != view.properties.get(name)]
         defining = [
-            name for name in changed if is_spec_property(name) or (name == SCHEMA_PROPERTY and _is_partitioned(view))
+            name
+            for name in changed
+            if is_spec_property(name) or is_record(name) or (name == SCHEMA_PROPERTY and _is_partitioned(view))
         ]
         if defining:
             raise Refused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -545,21 +544,6 @@ def test_query_that_is_killed_before_its_publication_leaves_no_table(
         spark.sql("CALL made.system.fsck(repair => true)")
         spark.sql("CREATE TABLE made.dataset PARTITIONED BY (k) AS SELECT 1 AS k")
         assert [tuple(row) for row in spark.sql("SELECT k FROM made.dataset").collect()] == [(1,)]
-
-
-def test_streams_of_all_partitions_are_refused(lake: Lake, tmp_path: Path) -> None:
-    lake.sql("INSERT INTO lake.dataset VALUES (1, NULL, 'NL', 1)")
-    read = lake.spark.readStream.table("lake.dataset").writeStream.format("noop")
-    rate = lake.spark.readStream.format("rate").load()
-    written = rate.selectExpr("value AS id", "timestamp AS at", "'NL' AS country", "1d AS f").writeStream
-    starts: list[tuple[Callable[..., Any], str]] = [
-        (read.start, "Read the table of one partition"),
-        (partial(written.toTable, "lake.dataset"), "foreachBatch"),
-    ]
-    for number, (start, error) in enumerate(starts):
-        with pytest.raises(PySparkException, match=error):
-            start(checkpointLocation=str(tmp_path / f"checkpoint{number}")).processAllAvailable()
-    assert lake.ids() == [1]
 
 
 def test_other_statements_change_no_partition(lake: Lake) -> None:

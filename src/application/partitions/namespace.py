@@ -175,7 +175,7 @@ class PartitionedNamespace:
     def publish(self, plan: PartitionWritePlan, written: Sequence[WrittenPartition]) -> list[Partition]:
         """Commit to every partition, and publish all of them atomically.
 
-        Raises the errors of `write`.
+        Raises the errors of `write`. If the batch of a stream is published already, its rows are dropped.
         """
         writer = PartitionWriter(self._ledger, self._places, self._writes, self._removal, self._engine, plan)
         return writer.run(written)

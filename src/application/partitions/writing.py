@@ -35,6 +35,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.partition_batches import Batch
 from lancekeep.domain.partitioning import (
     READ_BRANCH,
     READ_TAG,
@@ -78,6 +79,7 @@ class PartitionWritePlan:
         root_uri: The root of new partitions.
         salt: Random text from which the names of new namespaces are derived.
         stable_row_ids: Whether new partitions have stable row ids.
+        batch: The batch of a stream to which the rows belong.
     """
 
     spec: PartitionSpec
@@ -89,6 +91,7 @@ class PartitionWritePlan:
     levels: Mapping[Values, ObjectId]
     salt: str
     stable_row_ids: bool = False
+    batch: Batch | None = None
 
     def place(self, values: Values, *, shared: bool = False) -> tuple[WritePlan, str | None]:
         """Return the plan for a partition, and the location if the partition is new.
@@ -173,9 +176,20 @@ class PartitionWriter:
     plan: PartitionWritePlan
 
     def run(self, written: Sequence[WrittenPartition]) -> list[Partition]:
-        parts = _parts(written)
+        """Publish partitions, unless their batch of a stream is published.
+
+        Returns:
+            The published partitions.
+        """
+        parts, batch = _parts(written), self.plan.batch
         with self._forgetting(parts):
-            return self._publish(parts) if parts else []
+            if batch is not None and batch.is_published(self.ledger.view()):
+                published = None
+            else:
+                published = self._publish(parts) if parts or batch is not None else []
+        if published is None:
+            self._forget_unpublished(parts)
+        return published or []
 
     def change(
         self,
@@ -256,13 +270,20 @@ class PartitionWriter:
         except StoreUnavailable:
             raise  # the outcome is unknown, so the written files stay
         except Exception:
-            with suppress(LancekeepError):
-                view = self.ledger.view()
-                for part in parts:
-                    entry = view.find(part.written.plan.table.key)
-                    if entry is None or entry.location != part.written.location:  # a later step may have failed
-                        self._forget(part)
+            self._forget_unpublished(parts)
             raise
+
+    def _forget_unpublished(self, parts: Sequence[_Part]) -> None:
+        """Remove the directories of new partitions, unless they are published.
+
+        A step after the publication may have failed, or this process repeats a batch that it has published.
+        """
+        with suppress(LancekeepError):
+            view = self.ledger.view()
+            for part in parts:
+                entry = view.find(part.written.plan.table.key)
+                if entry is None or entry.location != part.written.location:
+                    self._forget(part)
 
     def _changed(self, base: Partition, act: Callable[[Any], Any]) -> Publication:
         """Commit a change as a version directly after the rows of ``base``."""
@@ -278,15 +299,19 @@ class PartitionWriter:
         version = self.writes.change_unpublished(base.table.id, act, start).version
         return Publication(base.values, base.table.id, base.table.location, base, version)
 
-    def _publish(self, parts: list[_Part]) -> list[Partition]:
-        pending = parts
+    def _publish(self, parts: list[_Part]) -> list[Partition] | None:
+        """Publish partitions; return None if another process has published the batch."""
+        pending, batch = parts, self.plan.batch
 
-        def decide(view: CatalogView) -> tuple[list[Change], list[ManifestEntry]]:
+        def decide(view: CatalogView) -> tuple[list[Change], list[ManifestEntry] | None]:
+            if batch is not None and batch.is_published(view):
+                return [], None
             self._require_same(view)
             publications = [part.publication for part in parts if part.publication is not None]
             changes = publish(view, self.plan.spec, publications, alone=self.plan.mode == OVERWRITE)
             entered = [change.entry for change in changes if change.entry.object_type == TABLE]
-            return [columns_of(self.plan.spec, self.plan.schema), *changes], entered
+            recorded = [] if batch is None else [batch.record]
+            return [columns_of(self.plan.spec, self.plan.schema), *changes, *recorded], entered
 
         for _ in range(_ATTEMPTS):
             view = self.ledger.view()
@@ -296,7 +321,7 @@ class PartitionWriter:
             at_once(self._commit, pending, bases, [plan.table_of(part.written.values) for part in pending])
             try:
                 entered = self.ledger.apply(decide)
-                return [partition_of(self.plan.spec, entry) for entry in entered]
+                return None if entered is None else [partition_of(self.plan.spec, entry) for entry in entered]
             except Overtaken as overtaken:
                 pending = [part for part in parts if key_of(part.written.values) in overtaken.values]
         raise ConcurrentModification(

@@ -23,7 +23,7 @@ from lancekeep.application.partitions.values import expression, is_understood, p
 from lancekeep.application.partitions.writing import APPEND, PartitionWritePlan, WrittenPartition
 from lancekeep.domain.errors import MissingExtra
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.partitions import Partition, key_of
+from lancekeep.domain.partitions import Partition, Values, key_of
 from lancekeep.entrypoints.spark.arrow_types import arrow_schema, as_spark_sees, fit, require_fit
 from lancekeep.entrypoints.spark.ingest import collected
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _KEY = "__lancekeep_partition"
 """The shuffle column: the partition values as text."""
+_HELD_BYTES = 64 << 20
+"""The most bytes of new rows that a task holds in memory, unless they are sorted by partition."""
 
 
 def write_partitioned(frame: DataFrame, namespace: PartitionedNamespace, mode: str = APPEND) -> list[Partition]:
@@ -118,6 +120,33 @@ def partition_values(batch: pa.RecordBatch, plan: PartitionWritePlan) -> list[pa
     """Return the values of each partition field for rows in Spark's types."""
     fitted = pa.Table.from_batches([fit(batch, plan.schema)])
     return partition_arrays(fitted, plan.spec, plan.schema)
+
+
+@attrs.define
+class PartitionedRows:
+    """The new rows of a task, by partition.
+
+    Other tasks may write the same new partition: each writes to the directory that the plan derives.
+    """
+
+    plan: PartitionWritePlan
+    written: list[WrittenPartition] = attrs.field(factory=list)
+    _held: dict[Values, tuple[Values, list[pa.RecordBatch]]] = attrs.field(factory=dict)
+    _bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for values, part in split(pa.Table.from_batches([batch]), partition_values(batch, self.plan)):
+            self._held.setdefault(key_of(values), (values, []))[1].extend(part.combine_chunks().to_batches())
+        self._bytes += batch.nbytes
+        if self._bytes > _HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        for values, batches in self._held.values():
+            place, location = self.plan.place(values, shared=True)
+            self.written.append(WrittenPartition(values, tuple(write_batches(batches, place)), place, location))
+        self._held.clear()
+        self._bytes = 0
 
 
 def _written(batches: Iterable[pa.RecordBatch], plan: PartitionWritePlan) -> Iterator[pa.RecordBatch]:

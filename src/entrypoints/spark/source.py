@@ -6,6 +6,7 @@ Tasks receive no catalog: they read one pinned version or write fragments, which
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import ClassVar
 
 import pyarrow as pa
@@ -18,11 +19,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lancekeep.application.catalog import Catalog
+from lancekeep.application.partitions.namespace import PartitionedNamespace
+from lancekeep.application.upkeep.directory import NoDirectory
+from lancekeep.domain.errors import NamespaceNotFound
+from lancekeep.domain.partition_rules import DATASET
 from lancekeep.entrypoints.spark.arrow_types import spark_schema
 from lancekeep.entrypoints.spark.batch import BatchReader, BatchWriter, open_version
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.options import BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, Connect, Options
+from lancekeep.entrypoints.spark.partition_sink import PartitionStreamWriter
+from lancekeep.entrypoints.spark.partition_source import PartitionStreamReader
 from lancekeep.entrypoints.spark.reading import require_columns
 from lancekeep.entrypoints.spark.streaming import StreamReader, StreamWriter
 
@@ -47,7 +55,8 @@ class LancekeepSource(DataSource):
             declared.require_no_secret()
         options = declared or Options.of(self.options, *BATCH_READ, *STREAM_READ)
         with options.opener(self.connect)() as catalog:
-            stored = open_version(catalog, options).schema
+            partitions = partitions_of(catalog, options)
+            stored = open_version(catalog, options).schema if partitions is None else partitions.schema
             root_uri = catalog.root_uri
         if options.columns is not None:
             require_columns(stored, options.columns)
@@ -67,8 +76,26 @@ class LancekeepSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = Options.of_read(self.options, schema, *STREAM_READ)
-        return StreamReader(options, options.opener(self.connect), schema)
+        reader = PartitionStreamReader if self._is_partitioned(options) else StreamReader
+        return reader(options, options.opener(self.connect), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = Options.of(self.options, *STREAM_WRITE)
-        return StreamWriter(options, options.opener(self.connect), schema, overwrite)
+        writer = PartitionStreamWriter if self._is_partitioned(options) else StreamWriter
+        return writer(options, options.opener(self.connect), schema, overwrite)
+
+    def _is_partitioned(self, options: Options) -> bool:
+        """Return whether the options name all partitions of a catalog."""
+        if options.table != DATASET:
+            return False
+        with options.opener(self.connect)() as catalog:
+            return partitions_of(catalog, options) is not None
+
+
+def partitions_of(catalog: Catalog, options: Options) -> PartitionedNamespace | None:
+    """Return all partitions of a catalog if the options name them."""
+    if options.table != DATASET or catalog.table_exists(DATASET):
+        return None
+    with suppress(NamespaceNotFound, NoDirectory):
+        return catalog.partitions.open()
+    return None

@@ -276,21 +276,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._current is None:
             self._current = self._latest()
             require_types(self._version(self._current).schema, self._schema)
-        columns, old = self._history.schema(self._current), self._history.schema(dataset.version)
         snapshot = Snapshot.of(self._opened(), dataset)
-        batch_size = self._options.number("batch_size")
-        if columns == old:
-            return FragmentReader.of(snapshot, dataset.schema, self._schema, batch_size)
-        ids = self._history.ids(self._current, dataset.version)
-        origins = origins_by_id(self._schema, columns, old, ids)
-        if dataset.version > self._current and any(map(lacks, origins)):
-            raise InvalidInput(
-                f"version {dataset.version} of {self._table} dropped a column that the stream reads. Load the table "
-                "again and restart the query with its checkpoint."
-            )
-        return FragmentReader(snapshot, self._schema, batch_size=batch_size, origins=origins)
+        size = self._options.number("batch_size")
+        return version_reader(self._history, self._current, dataset, snapshot, self._schema, size, self._table)
 
-    def _appended(self, start: Offset, end: Offset) -> Iterator[tuple[Any, list[Fragment]]]:
+    def _appended(self, start: Offset, end: Offset) -> Iterator[tuple[Any, Sequence[Fragment]]]:
         """Yield each version after ``start`` up to ``end`` with the fragments that it added.
 
         Raises:
@@ -302,17 +292,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield dataset, self._added(before, dataset)
             before = dataset
 
-    def _added(self, before: Any, dataset: Any) -> list[Fragment]:
-        after = entries(dataset)
-        if all(_same(old, next(after, None)) for old in (entries(before) if before is not None else ())):
-            return list(stored_fragments(dataset, after))  # the new fragments follow the old fragments
-        if not self._skips and not _keeps_rows(dataset, dataset.version):
+    def _added(self, before: Any, dataset: Any) -> Sequence[Fragment]:
+        added = added_fragments(before, dataset)
+        if added is None and not self._skips and changes_rows(dataset):
             raise Refused(
                 f"version {dataset.version} of {self._table} is no append: it changed or removed rows. A stream has no "
                 "way to say so: read with skip_change_commits=true to pass over such versions, rows that they added "
                 "included, or begin with a new checkpoint."
             )
-        return []
+        return added or []
 
     def _within(self, start: Offset, end: int, rows: int) -> int:
         """Return the last version within a limit of appended rows, at least the next version."""
@@ -324,18 +312,68 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
 
+def version_reader(
+    history: SchemaHistory,
+    current: int,
+    dataset: Any,
+    snapshot: Snapshot,
+    schema: pa.Schema,
+    batch_size: int | None,
+    name: str,
+) -> FragmentReader:
+    """Create a reader of a version in the columns of a stream.
+
+    Args:
+        history: The schemas of the table.
+        current: The version that has the columns of the stream.
+        dataset: The version to read.
+        snapshot: The same version for tasks.
+        schema: The columns of the stream in Spark's Arrow types.
+        batch_size: The most rows of a batch.
+        name: The table, for errors.
+
+    Raises:
+        InvalidInput: The version lacks a column.
+    """
+    columns, old = history.schema(current), history.schema(dataset.version)
+    if columns == old:
+        return FragmentReader.of(snapshot, dataset.schema, schema, batch_size)
+    origins = origins_by_id(schema, columns, old, history.ids(current, dataset.version))
+    if dataset.version > current and any(map(lacks, origins)):
+        raise InvalidInput(
+            f"version {dataset.version} of {name} dropped a column that the stream reads. Load the table again and "
+            "restart the query with its checkpoint."
+        )
+    return FragmentReader(snapshot, schema, batch_size=batch_size, origins=origins)
+
+
+def added_fragments(before: Any, dataset: Any) -> Sequence[Fragment] | None:
+    """Return the fragments that a version has in addition to an earlier one.
+
+    Returns:
+        None if a fragment of the earlier version changed or is missing.
+    """
+    after = entries(dataset)
+    if all(_same(old, next(after, None)) for old in (entries(before) if before is not None else ())):
+        return list(stored_fragments(dataset, after))  # the new fragments follow the old fragments
+    return None
+
+
+def changes_rows(dataset: Any) -> bool:
+    """Return whether a version that changed fragments changed rows.
+
+    A compaction, and a change of columns, keep all rows.
+    """
+    try:
+        transaction = dataset.read_transaction(dataset.version)
+    except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
+        return False
+    operations = lance.LanceOperation
+    return transaction is None or not isinstance(transaction.operation, operations.Rewrite | operations.Merge)
+
+
 def _same(before: FragmentEntry, after: FragmentEntry | None) -> bool:
     return after is not None and before.content == after.content
-
-
-def _keeps_rows(dataset: Any, version: int) -> bool:
-    """Return whether a version that changed fragments kept all rows: a compaction or a change of columns."""
-    try:
-        transaction = dataset.read_transaction(version)
-    except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
-        return True
-    operations = lance.LanceOperation
-    return transaction is not None and isinstance(transaction.operation, operations.Rewrite | operations.Merge)
 
 
 # -- the sink -------------------------------------------------------------------------------------------------------
@@ -344,6 +382,19 @@ QUERY, BATCH = "lancekeep.stream.query", "lancekeep.stream.batch"
 """Properties of the transaction that commits a batch: the ids of the query (from its checkpoint) and the batch."""
 
 _ATTEMPTS = 100
+
+
+def query_id() -> str:
+    """Return the id of the streaming query whose task this is.
+
+    Raises:
+        Refused: Spark does not say it.
+    """
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    if query is None:
+        raise Refused("Spark does not say which streaming query this is, so no batch of it could be committed once")
+    return query
 
 
 @attrs.frozen
@@ -379,10 +430,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self._identity = identity(catalog.open(self._table, self._plan.read_version))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
-        context = TaskContext.get()
-        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-        if query is None:
-            raise Refused("Spark does not say which streaming query this is, so no batch of it could be committed once")
+        query = query_id()
         return WrittenByQuery(write_batches(iterator, self._plan), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

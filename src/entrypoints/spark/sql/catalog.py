@@ -196,7 +196,7 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
             if self._is_partitioned(table):
                 if version is not None or moment is not None:
                     raise self._no_version(table) from None
-                return PartitionedTable(self._jvm, self._shown(table), self._catalog)
+                return PartitionedTable(self._jvm, self._shown(table), self._catalog, self._streams)
             part = self._part(table, version, moment)
             if part is None:
                 raise
@@ -323,7 +323,7 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
         table = object_id(identifier)
         if self._is_partitioned(table) and not self._catalog.table_exists(table):
             alter_partitions(self._catalog, self._shown(table), list(changes))
-            return PartitionedTable(self._jvm, self._shown(table), self._catalog)
+            return PartitionedTable(self._jvm, self._shown(table), self._catalog, self._streams)
         self._require_whole(table)
         alter(self._catalog, table, list(changes))
         return self._table(table, None, None)
@@ -453,7 +453,7 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
         if wanted.by:
             require_partitioned(self._shown(table), table, wanted, replaces=False)
             self._catalog.partitions.create(wanted.schema, wanted.by)
-            return PartitionedTable(self._jvm, self._shown(table), self._catalog)
+            return PartitionedTable(self._jvm, self._shown(table), self._catalog, self._streams)
         if wanted.location is None:
             self._catalog.write(table, wanted.schema.empty_table(), properties=wanted.kept)
         else:

@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancekeep.application.partitions.values import split
 from lancekeep.application.partitions.writing import PartitionWritePlan, WrittenPartition
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
-from lancekeep.domain.partitions import Partition, Values, key_of
+from lancekeep.domain.partitions import Partition
 from lancekeep.entrypoints.spark.internals.strategy import row_delta
 from lancekeep.entrypoints.spark.jobs.tasks import repetitions
-from lancekeep.entrypoints.spark.partitions import partition_values
+from lancekeep.entrypoints.spark.partitions import PartitionedRows
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.entrypoints.spark.sql.changed_rows import Layout
 from lancekeep.entrypoints.spark.sql.column_files import Addresses
@@ -43,10 +42,6 @@ from lancekeep.entrypoints.spark.sql.row_level import (
     matching,
 )
 from lancekeep.entrypoints.spark.sql.workers import Batches, messages, writer_factory
-from lancekeep.entrypoints.spark.writing import write_batches
-
-_HELD_BYTES = 64 << 20
-"""The most bytes of new rows that a task holds in memory."""
 
 Act = Callable[[Any], Any]
 
@@ -143,7 +138,7 @@ def write_partition_changes(batches: Batches, plan: PartitionWritePlan, layout: 
     delete, update, insert = layout.operations
     deleted: dict[str, list[Addresses]] = defaultdict(list)
     moved: dict[str, list[Addresses]] = defaultdict(list)
-    rows = _Rows(plan)
+    rows = PartitionedRows(plan)
     for batch in batches:
         kind = batch.column(0)
         unknown = set(pc.unique(kind).to_pylist()) - {delete, update, insert}
@@ -162,30 +157,6 @@ def write_partition_changes(batches: Batches, plan: PartitionWritePlan, layout: 
         {name: _joined(each) for name, each in deleted.items()},
         {name: _joined(each) for name, each in moved.items()},
     )
-
-
-@attrs.define
-class _Rows:
-    """The new rows of a task, by partition."""
-
-    plan: PartitionWritePlan
-    written: list[WrittenPartition] = attrs.field(factory=list)
-    _held: dict[Values, tuple[Values, list[pa.RecordBatch]]] = attrs.field(factory=dict)
-    _bytes: int = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        for values, part in split(pa.Table.from_batches([batch]), partition_values(batch, self.plan)):
-            self._held.setdefault(key_of(values), (values, []))[1].extend(part.combine_chunks().to_batches())
-        self._bytes += batch.nbytes
-        if self._bytes > _HELD_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        for values, batches in self._held.values():
-            place, location = self.plan.place(values, shared=True)
-            self.written.append(WrittenPartition(values, tuple(write_batches(batches, place)), place, location))
-        self._held.clear()
-        self._bytes = 0
 
 
 def publish_rows(

@@ -28,6 +28,7 @@ from lancekeep.entrypoints.spark.arrow_types import key_of
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, INDEX
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.internals.sessions import internal_rows
+from lancekeep.entrypoints.spark.partition_sink import require_append
 from lancekeep.entrypoints.spark.partitions import write_partitioned, written_partitions
 from lancekeep.entrypoints.spark.sql.answers import Relation, Unmetered
 from lancekeep.entrypoints.spark.sql.branches import WAP_BRANCH
@@ -43,7 +44,7 @@ from lancekeep.entrypoints.spark.sql.partitioned_scan import PartitionedScanBuil
 from lancekeep.entrypoints.spark.sql.partitioned_write import Conditions, PartitionedInsert
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.row_level import OperationBuilder
-from lancekeep.entrypoints.spark.sql.streams import given_options
+from lancekeep.entrypoints.spark.sql.streams import Streams, given_options
 from lancekeep.entrypoints.spark.sql.table import PROVIDER
 from lancekeep.entrypoints.spark.sql.transforms import shown_transforms
 
@@ -72,8 +73,9 @@ class PartitionedTable(Relation, Unmetered, Indexed):
             CATALOG + "SupportsPartitionManagement",
         )
 
-    def __init__(self, jvm: Jvm, name: str, catalog: Catalog) -> None:
+    def __init__(self, jvm: Jvm, name: str, catalog: Catalog, streams: Streams) -> None:
         self._jvm = jvm
+        self._streams = streams
         self._name = name
         self._catalog = catalog
         self._table = ObjectId((DATASET,))
@@ -98,18 +100,19 @@ class PartitionedTable(Relation, Unmetered, Indexed):
                 kinds.TRUNCATE,
                 kinds.OVERWRITE_BY_FILTER,
                 kinds.OVERWRITE_DYNAMIC,
-                kinds.MICRO_BATCH_READ,  # the scan and the write refuse streams, and name the alternatives
+                kinds.MICRO_BATCH_READ,
                 kinds.STREAMING_WRITE,
             ]
         )
 
     def newScanBuilder(self, options: Any) -> PartitionedScanBuilder:
-        options = given_options(options)
-        return PartitionedScanBuilder(self._jvm, self._name, self._catalog, self._scan, self._schema, options)
+        given = given_options(options)
+        arguments = self._name, self._catalog, self._scan, self._schema, given, self._streams
+        return PartitionedScanBuilder(self._jvm, *arguments)
 
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
         self._require_main()
-        return PartitionedInsert(self._jvm, self, info.options())
+        return PartitionedInsert(self._jvm, self, info)
 
     def _insert(self, frame: DataFrame, mode: str, after: str | None) -> None:
         """Publish new rows, with ``after`` only if the partitions are still as of this version."""
@@ -120,6 +123,11 @@ class PartitionedTable(Relation, Unmetered, Indexed):
             raise ConcurrentModification(f"{self._name} was changed while the statement was planned")
         plan = self._begin()
         publish_rows(self, plan, written_partitions(frame, plan), {}, exactly=True)
+
+    def _stream(self, info: Any, replaces: bool) -> Any:
+        self._require_main()
+        require_append(self._name, overwrite=replaces)
+        return self._streams.write(self._table, info, replaces=replaces)
 
     def _replace(self, frame: DataFrame, replaced: Conditions) -> None:
         """Publish new rows instead of the rows that satisfy conditions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +13,8 @@ from lancekeep.application.catalog import Catalog
 from lancekeep.application.partitions.scan import Scan as PartitionScan
 from lancekeep.application.partitions.values import sources_by_id
 from lancekeep.domain.column_names import quoted
-from lancekeep.domain.errors import Unsupported
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.partition_rules import DATASET
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import Snapshot, stored_fragments
@@ -21,11 +22,10 @@ from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
-from lancekeep.entrypoints.spark.sql.metadata_tables import PARTITIONS
 from lancekeep.entrypoints.spark.sql.partition_reader import PartitionReader
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
 from lancekeep.entrypoints.spark.sql.pushdown import PUSHED, Count, DriverScan, Pushdown
-from lancekeep.entrypoints.spark.sql.streams import refuse_options
+from lancekeep.entrypoints.spark.sql.streams import Streams, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
 _REFERENCE = EXPRESSIONS + "NamedReference"
@@ -41,9 +41,17 @@ class PartitionedScanBuilder(Pushdown):
         implements = PUSHED
 
     def __init__(
-        self, jvm: Jvm, name: str, catalog: Catalog, scan: PartitionScan, seen: Any, options: Mapping[str, str]
+        self,
+        jvm: Jvm,
+        name: str,
+        catalog: Catalog,
+        scan: PartitionScan,
+        seen: Any,
+        options: Mapping[str, str],
+        streams: Streams,
     ) -> None:
         super().__init__(jvm, spark_schema(scan.schema), seen)
+        self._streams = streams
         self._name = name
         self._catalog = catalog
         self._scan = scan
@@ -98,9 +106,8 @@ class PartitionedScanBuilder(Pushdown):
         )
         computed = self._described(condition)
         keeps = self._keeps or self._aggregation is not None or self._limit is not None
-        return PartitionedScan(
-            self._jvm, self._name, self._catalog, self._scan, self._shown, reader, computed, self._options, keeps=keeps
-        )
+        arguments = self._jvm, self._name, self._catalog, self._scan, self._shown, reader, computed, self._options
+        return PartitionedScan(*arguments, self._streams, keeps=keeps)
 
 
 class PartitionedScan(DriverScan):
@@ -122,6 +129,7 @@ class PartitionedScan(DriverScan):
         reader: PartitionReader,
         computed: Iterable[str],
         options: Mapping[str, str],
+        streams: Streams,
         *,
         keeps: bool,
     ) -> None:
@@ -134,6 +142,7 @@ class PartitionedScan(DriverScan):
         self._columns = columns
         self._computed = ", ".join(computed)
         self._options = options
+        self._streams = streams
         self._scan = scan
 
     def description(self) -> str:
@@ -164,11 +173,9 @@ class PartitionedScan(DriverScan):
         refuse_options(self._name, self._options)
         return self
 
-    def toMicroBatchStream(self, checkpoint: str) -> NoReturn:
-        raise Unsupported(
-            f"{self._name} is all partitions of the catalog, which have no common versions to stream. Read the table "
-            f"of one partition as a stream; {self._name}.{PARTITIONS} shows their names."
-        )
+    def toMicroBatchStream(self, checkpoint: str) -> Any:
+        self._form = None  # Spark's own readers of a stream return rows
+        return self._streams.read(ObjectId((DATASET,)), self._schema, self._options, checkpoint)
 
     def planInputPartitions(self) -> Any:
         tasks = []

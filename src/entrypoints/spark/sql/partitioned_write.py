@@ -39,6 +39,8 @@ class Target(Protocol):
 
     def _replace(self, frame: DataFrame, replaced: Conditions) -> None: ...
 
+    def _stream(self, info: Any, replaces: bool) -> Any: ...
+
 
 class PartitionedInsert(Unmetered):
     """One INSERT, which may replace rows.
@@ -56,12 +58,14 @@ class PartitionedInsert(Unmetered):
             "java.util.function.Consumer",
         )
 
-    def __init__(self, jvm: Jvm, target: Target, options: Any) -> None:
+    def __init__(self, jvm: Jvm, target: Target, info: Any) -> None:
         self._jvm = jvm
         self._target = target
         self._name = target._name
-        self._options = given_options(options)
+        self._info = info
+        self._options = given_options(info.options())
         self._mode = APPEND
+        self._truncates = False
         self._replaced: Conditions | None = None
         self._after: str | None = None
 
@@ -81,6 +85,7 @@ class PartitionedInsert(Unmetered):
         return self
 
     def truncate(self) -> PartitionedInsert:
+        self._truncates = True
         return self.overwrite([])
 
     def overwriteDynamicPartitions(self) -> PartitionedInsert:
@@ -107,11 +112,8 @@ class PartitionedInsert(Unmetered):
     def toBatch(self) -> Any:
         raise Unsupported(f"{self._name}: Spark writes partitions through a DataFrame")
 
-    def toStreaming(self) -> NoReturn:
-        raise Unsupported(
-            f"{self._name} is all partitions of the catalog, to which a stream cannot write; nothing was written. Use "
-            "foreachBatch with a MERGE by a key, which adds no row twice."
-        )
+    def toStreaming(self) -> Any:
+        return self._target._stream(self._info, self._truncates)
 
 
 class StagedPartitions(Relation, Unmetered):
@@ -143,7 +145,7 @@ class StagedPartitions(Relation, Unmetered):
         return self._jvm.set([kinds.BATCH_WRITE, kinds.V1_BATCH_WRITE, kinds.TRUNCATE])
 
     def newWriteBuilder(self, info: Any) -> PartitionedInsert:
-        return PartitionedInsert(self._jvm, self, info.options())
+        return PartitionedInsert(self._jvm, self, info)
 
     def _insert(self, frame: DataFrame, mode: str, after: str | None) -> None:
         self._written = written_partitions(frame, self._plan)
@@ -153,6 +155,9 @@ class StagedPartitions(Relation, Unmetered):
 
     def _replace(self, frame: DataFrame, replaced: Conditions) -> None:
         self._insert(frame, APPEND, None)
+
+    def _stream(self, info: Any, replaces: bool) -> NoReturn:
+        raise Unsupported(f"{self._name}: a stream needs an existing table")
 
     def commitStagedChanges(self) -> None:
         self._catalog.partitions.finish_create(self._plan, self._written, replace=self._replaces)
