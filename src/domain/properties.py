@@ -12,7 +12,7 @@ from lancekeep.domain.digests import DIGESTS, checked_digests
 from lancekeep.domain.dropped import UNDROP, checked_undrop
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.managed import DIRECT_COMMITS, MANAGED, checked_direct_commits, checked_managed
-from lancekeep.domain.manifest_entry import FORMER_VIEW_PROPERTY, OWN_PROPERTIES
+from lancekeep.domain.manifest_entry import CLUSTER_BY, FORMER_VIEW_PROPERTY, OWN_PROPERTIES
 from lancekeep.domain.mem_wal import LSM, checked_lsm
 from lancekeep.domain.row_rules import rules_of
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, checked_stable_row_ids
@@ -24,7 +24,7 @@ MOST_CHARACTERS = 16 << 20
 
 _OF_ROOT = (DIGESTS, DIRECT_COMMITS, MANAGED, STABLE_ROW_IDS, UNDROP, *MAINTENANCE_PROPERTIES)
 """Properties of tables and of the root namespace, which is the default of its tables."""
-_SETTABLE = frozenset({LSM, *_OF_ROOT})
+_SETTABLE = frozenset({CLUSTER_BY, LSM, *_OF_ROOT})
 
 
 class OwnProperties(dict[str, str]):
@@ -36,7 +36,7 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
     Raises:
         InvalidInput: a name or value is not text, the name belongs to the catalog, the value has no meaning (a rule of
-            rows, `LSM`, `DIGESTS`, `DIRECT_COMMITS`, `MANAGED`, `STABLE_ROW_IDS`, `UNDROP`, or
+            rows, `CLUSTER_BY`, `LSM`, `DIGESTS`, `DIRECT_COMMITS`, `MANAGED`, `STABLE_ROW_IDS`, `UNDROP`, or
             `MAINTENANCE_PROPERTIES`), or there are too many.
     """
     if properties is not None and len(properties) > MOST_PROPERTIES:
@@ -46,6 +46,10 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
         if not isinstance(properties, OwnProperties):
             _refuse_own(key)
+        if key == CLUSTER_BY:
+            from lancekeep.domain.clustering import checked_cluster_by  # few commands need it
+
+            checked_cluster_by(value)
         if key == LSM:
             checked_lsm(value)
         if key == DIGESTS:
@@ -87,10 +91,11 @@ def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -
 def refuse_table_properties(names: Iterable[str], *, is_root: bool = False) -> None:
     """Raise `InvalidInput` if a property has no meaning for a namespace.
 
-    `LSM` is a property of tables; `_OF_ROOT` are properties of tables and of the root.
+    `LSM` and `CLUSTER_BY` are properties of tables; `_OF_ROOT` are properties of tables and of the root.
     """
-    if LSM in names:
-        raise InvalidInput(f"{LSM!r} is a property of tables, and tables inherit none; set it for each table")
+    for name in (LSM, CLUSTER_BY):
+        if name in names:
+            raise InvalidInput(f"{name!r} is a property of tables, and tables inherit none; set it for each table")
     own = next((name for name in _OF_ROOT if name in names), None)
     if own is not None and not is_root:
         raise InvalidInput(f"{own!r} is a property of the root namespace and of tables; set it for one of them")

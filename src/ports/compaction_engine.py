@@ -20,6 +20,7 @@ class CompactionEngine(Protocol):
         dataset: Any,
         target_rows: int,
         *,
+        columns: Sequence[str] = (),
         excluded: Collection[int] = (),
         threads: int | None = None,
         proceed: Callable[[], bool] = lambda: True,
@@ -31,6 +32,8 @@ class CompactionEngine(Protocol):
         Args:
             dataset: The dataset.
             target_rows: The size of the new fragments.
+            columns: The columns by which the rows are sorted, unless an index names the rows, or the table has stable
+                row ids or blobs.
             excluded: The ids of fragments that stay as they are.
             threads: The number of threads; None for one for each core.
             proceed: Called after each new fragment; the rest stays as it is once it returns False.

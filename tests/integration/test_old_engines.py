@@ -17,6 +17,7 @@ from engines import ALL, LANCEDB, PYLANCE_4, Engine, EngineError
 
 import lancekeep
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import CLUSTER_BY
 from lancekeep.domain.operations import ReserveFragments, Transaction
 from lancekeep.format.fence import MOVED_TO
 from lancekeep.format.manifest import ManifestFile
@@ -105,6 +106,7 @@ COMMITS: dict[str, Callable[[lancekeep.Catalog], object]] = {
     "overwrite": lambda catalog: catalog.write("t", rows(7), "overwrite"),
     "restore": lambda catalog: catalog.versions.restore(T, 1),
     "compact": lambda catalog: catalog.upkeep.compact("t"),
+    "compact and sort": lambda catalog: (catalog.alter_table("t", {CLUSTER_BY: "s"}), catalog.upkeep.compact("t")),
     "tier": lambda catalog: catalog.upkeep.move_fragments("t", timedelta(0), f"{catalog.root_uri}-tier"),
     "index": natively(lambda dataset: dataset.create_scalar_index("i", "BTREE")),
     "add a column": natively(lambda dataset: dataset.add_columns({"n": "i + 1"})),

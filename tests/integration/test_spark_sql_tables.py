@@ -457,7 +457,10 @@ def test_statements_comment_describe_and_cache(lake: Lake) -> None:
 def test_absent_statements_are_refused_before_any_effect(lake: Lake) -> None:
     for statement, error in [
         ("ANALYZE TABLE lake.ns.t COMPUTE STATISTICS", "ANALYZE TABLE is not supported for v2 tables"),
-        ("CREATE TABLE lake.ns.u (id INT) CLUSTER BY (id)", "CLUSTER BY is not supported.*use CREATE INDEX"),
+        (
+            "CREATE TABLE lake.ns.u (id INT) CLUSTER BY (id) TBLPROPERTIES ('lancekeep.stable_row_ids' = 'true')",
+            "CLUSTER BY is not supported for a table with stable row ids.*CREATE INDEX",
+        ),
         ("CREATE TABLE lake.ns.u (d DATE) PARTITIONED BY (d)", "one partitioned table, which has the name .dataset."),
         ("CREATE TABLE lake.ns.u (id INT) STORED AS PARQUET", "STORED AS.*tables here are Lance tables"),
         ("CREATE TABLE lake.ns.u (id INT) ROW FORMAT SERDE 'x'", "ROW FORMAT.*tables here are Lance tables"),

@@ -20,6 +20,7 @@ from readers.requests import Request
 
 from lancekeep.application.catalog import services_of
 from lancekeep.domain.maintenance import MaintenancePolicy, MaintenanceRule
+from lancekeep.domain.manifest_entry import CLUSTER_BY
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.operations import Transaction
 from lancekeep.format.table_version import TableVersion
@@ -228,13 +229,15 @@ class OwnOperations(RuleBasedStateMachine):
 
     @operation(has_tables, at=FEW, request=FLAG)
     def describe_with_properties(self: Any, at: int, request: bool) -> None:
-        """Set a property of a table; it shows, and no version is made."""
+        """Set properties of a table; they show, and no version is made. Later compactions sort the rows."""
         name = self.named(at)
         if name is None:
             return
         value, catalog = str(next(self.numbers)), self.catalogs[at % 2]
         if self.attempt(
-            lambda: catalog.alter_table(name, {"owner": value}), may_refuse=self.mode == "v1", what="alter a table"
+            lambda: catalog.alter_table(name, {"owner": value, CLUSTER_BY: "value, id"}),
+            may_refuse=self.mode == "v1",
+            what="alter a table",
         ):
             assert self.catalogs[(at + 1) % 2].find_table(name).properties["owner"] == value
 

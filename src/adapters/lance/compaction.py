@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lancekeep.adapters.lance.panics import without_panics
+from lancekeep.adapters.lance.sorted_rewrite import execute
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.manifest import DataFile, DeletionFile, DeletionFileType, Fragment
 from lancekeep.domain.operations import Rewrite, RewriteGroup, Transaction
@@ -24,6 +25,7 @@ class LanceCompaction:
         dataset: Any,
         target_rows: int,
         *,
+        columns: Sequence[str] = (),
         excluded: Collection[int] = (),
         threads: int | None = None,
         proceed: Callable[[], bool] = lambda: True,
@@ -35,7 +37,7 @@ class LanceCompaction:
             options["num_threads"] = threads
         rewritten = []
         for task in lance.optimize.Compaction.plan(dataset, options).tasks:
-            rewritten.append(task.execute(dataset))
+            rewritten.append(execute(dataset, task, columns, target_rows))
             if not proceed():
                 break
         return rewritten

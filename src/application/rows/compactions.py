@@ -8,7 +8,7 @@ rewrite the index too, and commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,6 +17,7 @@ import attrs
 
 from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.appends import REBASED
+from lancekeep.domain.clustering import cluster_columns
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import CommitRefused, ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
@@ -43,11 +44,17 @@ class Compactions:
 
     Args:
         transactions: Returns what commits without the engine; None if only the engine commits.
+        properties: Returns the properties of a table; by default, no table is clustered.
     """
 
     def __init__(
-        self, writes: WriteService, engine: TableEngine, transactions: Callable[[], TableTransactions] | None
+        self,
+        writes: WriteService,
+        engine: TableEngine,
+        transactions: Callable[[], TableTransactions] | None,
+        properties: Callable[[ObjectId], Mapping[str, str]] = lambda _: {},
     ) -> None:
+        self._properties = properties
         self._writes = writes
         self._engine = engine
         self._transactions = transactions
@@ -64,11 +71,12 @@ class Compactions:
         """Compact a table; see `Upkeep.compact` and `CompactionEngine.rewrite`."""
         if target_rows < 1:
             raise InvalidInput(f"target_rows is at least 1; found {target_rows}")
-        root = self.root(object_id)
+        root, columns = self.root(object_id), cluster_columns(self._properties(object_id))
         for _ in range(ATTEMPTS):
             rewrite = partial(
                 self._engine.compaction.rewrite,
                 target_rows=target_rows,
+                columns=columns,
                 excluded=excluded,
                 threads=threads,
                 proceed=proceed,

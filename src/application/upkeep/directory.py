@@ -262,7 +262,9 @@ class Directory:
         """The compaction of tables."""
         from lancekeep.application.rows.compactions import Compactions
 
-        return Compactions(self.writes, self.engine, self.transactions)
+        return Compactions(
+            self.writes, self.engine, self.transactions, lambda object_id: self.tables.find(object_id).properties
+        )
 
     @part
     def cloning(self) -> Cloning:

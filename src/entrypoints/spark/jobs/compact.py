@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
+from lancekeep.adapters.lance.sorted_rewrite import execute
 from lancekeep.application.catalog import Catalog, services_of
 from lancekeep.application.rows.compactions import ATTEMPTS, REPEATED, given_up
 from lancekeep.application.upkeep.fsck import Progress
+from lancekeep.domain.clustering import cluster_columns
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.entrypoints.scanning import BATCH_BYTES, BATCH_ROWS
@@ -29,6 +32,8 @@ def compact(
     progress: Progress = quiet,
 ) -> Summary:
     """Rewrite adjacent small fragments, and fragments with many deleted rows.
+
+    The rows of a clustered table are sorted.
 
     Concurrent appends do not conflict. A concurrent delete, update or index of the same fragments wins; the job then
     plans again, for at most five attempts. A repeated run finds nothing to do.
@@ -53,6 +58,7 @@ def compact(
     before = catalog.open(name).version
     options: CompactionOptions = {"target_rows_per_fragment": target_rows}
     compactions = services_of(catalog).compactions
+    columns = cluster_columns(catalog.find_table(name).properties)
     root = compactions.root(name)
     for _ in range(ATTEMPTS):
         dataset = catalog.open(name)
@@ -61,7 +67,8 @@ def compact(
         if not plan.num_tasks():
             return Summary("compact", str(name), 0, 0, clock.seconds, before, before)
         old = [fragment for task in plan.tasks for fragment in task.fragments]
-        rewrite = partial(_rewrite, snapshot=Snapshot.of(catalog, dataset))
+        snapshot = Snapshot.of(catalog, dataset)
+        rewrite = partial(_rewrite, snapshot=snapshot, columns=columns, target_rows=target_rows)
         rewritten = run(spark, str(name), "compact", plan.tasks, rewrite, progress)
         try:
             committed = catalog.upkeep.commit_compaction(name, rewritten)
@@ -85,5 +92,6 @@ def _batch_rows(dataset: Any) -> int:
     return max(1, min(BATCH_ROWS, BATCH_BYTES * int(dataset.count_rows()) // max(1, size)))
 
 
-def _rewrite(task: CompactionTask, snapshot: Snapshot) -> RewriteResult:
-    return task.execute(snapshot.open())
+def _rewrite(task: CompactionTask, snapshot: Snapshot, columns: Sequence[str], target_rows: int) -> RewriteResult:
+    done: RewriteResult = execute(snapshot.open(), task, columns, target_rows)
+    return done

@@ -13,17 +13,19 @@ from pyspark.sql.types import StructField
 
 from lancekeep.application.catalog import Catalog, directory_of, services_of
 from lancekeep.application.rows.row_rules import check_stream, require_evaluable
+from lancekeep.domain.clustering import cluster_by, cluster_columns
 from lancekeep.domain.column_names import plain_path, quoted, require_readable
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import CLUSTER_BY
 from lancekeep.domain.row_rules import CONSTRAINT, DEFAULT, LENGTHS, columns_of, rules_of
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, fit, require_storable
 from lancekeep.entrypoints.spark.internals.schemas import spark_of, type_of_json
+from lancekeep.entrypoints.spark.sql.clustering import require_clusterable
 from lancekeep.entrypoints.spark.sql.columns import COMMENT, is_type_property, stored_field
 from lancekeep.entrypoints.spark.sql.keys import NAME as PRIMARY_KEY
 from lancekeep.entrypoints.spark.sql.keys import add_key, is_key, require_no_key
 from lancekeep.entrypoints.spark.sql.texts import ChangedLengths, as_stored, padded
-from lancekeep.entrypoints.spark.sql.transforms import UNCLUSTERED
 from lancekeep.entrypoints.spark.writing import require_extensible
 
 _ADD_KEY = "AddPrimaryKey"
@@ -44,6 +46,15 @@ def alter(catalog: Catalog, table: ObjectId, changes: Sequence[Any]) -> None:
     given = {change.property(): change.value() for change in by_kind.pop("SetProperty", [])}
     removed = [change.property() for change in by_kind.pop("RemoveProperty", [])]
     stored = catalog.find_table(table).properties
+    for change in by_kind.pop("ClusterBy", []):
+        columns = [".".join(each.fieldNames()) for each in change.clusteringColumns()]
+        if columns:
+            given[CLUSTER_BY] = cluster_by(columns)
+        elif CLUSTER_BY in stored:
+            removed.append(CLUSTER_BY)
+    if CLUSTER_BY in given:
+        dataset = catalog.open(table)
+        require_clusterable(dataset.schema, given, stable_row_ids=bool(dataset.has_stable_row_ids))
     if (
         any(change.name() == PRIMARY_KEY for change in by_kind.get("DropConstraint", []))
         and CONSTRAINT + PRIMARY_KEY not in stored
@@ -160,6 +171,7 @@ def _require_unused(table: ObjectId, by_kind: Mapping[str, Sequence[Any]], store
     rules = [rule for rule in rules_of(stored) if not rule.name.startswith(LENGTHS)]
     needed = {column: rule.name for rule in rules for column in rule.columns}
     needed |= {name.removeprefix(DEFAULT): name for name in stored if name.startswith(DEFAULT)}
+    needed |= dict.fromkeys(cluster_columns(stored), CLUSTER_BY)
     for kind in ("DeleteColumn", "RenameColumn", "UpdateColumnType"):
         for change in by_kind.get(kind, []):
             column = change.fieldNames()[0]
@@ -306,7 +318,9 @@ COLUMN_CHANGES = {
 
 _WORDS = {
     "UpdateColumnPosition": "moving a column",
-    "ClusterBy": f"CLUSTER BY. {UNCLUSTERED}",
 }
 
-PROPERTY_CHANGES = {"SetProperty", "RemoveProperty", "AddConstraint", "DropConstraint", "UpdateColumnDefaultValue"}
+PROPERTY_CHANGES = {
+    *("SetProperty", "RemoveProperty", "ClusterBy"),
+    *("AddConstraint", "DropConstraint", "UpdateColumnDefaultValue"),
+}

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import attrs
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.domain.clustering import cluster_columns
 from lancekeep.domain.errors import (
     BranchNotFound,
     InvalidInput,
@@ -27,10 +28,12 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import SQL_VIEW
 from lancekeep.domain.partition_rules import DATASET
+from lancekeep.domain.stable_row_ids import wants_stable_row_ids
 from lancekeep.entrypoints.spark.internals.classes import CATALOG, METRIC
 from lancekeep.entrypoints.spark.sql.alter import alter
 from lancekeep.entrypoints.spark.sql.branches import PREFIX, TAG_PREFIX, WAP_BRANCH, Branch
 from lancekeep.entrypoints.spark.sql.changelog import Changelog
+from lancekeep.entrypoints.spark.sql.clustering import require_clusterable
 from lancekeep.entrypoints.spark.sql.columns import is_type_property
 from lancekeep.entrypoints.spark.sql.definitions import TableDefinition, stated
 from lancekeep.entrypoints.spark.sql.functions import FunctionCatalog
@@ -419,6 +422,7 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
         if replaces and wanted.location is not None:
             self._require_there(table, wanted.location)
             wanted = attrs.evolve(wanted, location=None)
+        self._require_clusterable(table, wanted, replaces=replaces)
         return self._staged(table, wanted, replaces=replaces)
 
     def _require_there(self, table: ObjectId, location: str) -> None:
@@ -454,6 +458,7 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
             require_partitioned(self._shown(table), table, wanted, replaces=False)
             self._catalog.partitions.create(wanted.schema, wanted.by)
             return PartitionedTable(self._jvm, self._shown(table), self._catalog, self._streams)
+        self._require_clusterable(table, wanted, replaces=False)
         if wanted.location is None:
             self._catalog.write(table, wanted.schema.empty_table(), properties=wanted.kept)
         else:
@@ -466,6 +471,15 @@ class SqlCatalog(ViewCatalog, FunctionCatalog):
         return self._table(table, None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _require_clusterable(self, table: ObjectId, wanted: TableDefinition, *, replaces: bool) -> None:
+        """Check that compaction can sort a table, which may have stable row ids already or by default."""
+        if cluster_columns(wanted.kept):
+            if replaces:
+                stable = bool(self._catalog.open(table).has_stable_row_ids)
+            else:
+                stable = wants_stable_row_ids(self._catalog.describe_namespace([]).properties)
+            require_clusterable(wanted.schema, wanted.kept, stable_row_ids=stable)
 
     def _require_definable(self, table: ObjectId) -> None:
         """Check that nothing but a table has a name that is to be defined."""

@@ -9,17 +9,20 @@ import attrs
 from pyspark.sql.types import StructType
 
 from lancekeep.application.rows.row_rules import require_evaluable
+from lancekeep.domain.clustering import cluster_by
 from lancekeep.domain.errors import InvalidInput, Unsupported
+from lancekeep.domain.manifest_entry import CLUSTER_BY
 from lancekeep.domain.partitioning import PartitionBy
 from lancekeep.domain.row_rules import rules_of
 from lancekeep.entrypoints.spark.sql.alter import constraint_property
+from lancekeep.entrypoints.spark.sql.clustering import require_clusterable
 from lancekeep.entrypoints.spark.sql.columns import is_type_property, stated_expressions, stored_schema
 from lancekeep.entrypoints.spark.sql.jvm import struct
 from lancekeep.entrypoints.spark.sql.keys import is_key, stated_key, with_key
 from lancekeep.entrypoints.spark.sql.statistics import property_of, stored
 from lancekeep.entrypoints.spark.sql.table import PROVIDER, STORE_SHOWN, VERSION_SHOWN
 from lancekeep.entrypoints.spark.sql.texts import without_lengths
-from lancekeep.entrypoints.spark.sql.transforms import partition_by
+from lancekeep.entrypoints.spark.sql.transforms import clustered_by, partition_by
 
 _PROVIDERS = (PROVIDER, "lance")
 _HIVE = ("hive.stored-as", "hive.input-format", "hive.output-format", "hive.serde")
@@ -80,12 +83,16 @@ class TableDefinition:
         location = given.pop("location", None)
         properties = stated(given, "a table") | stated_expressions(columns)
         columns = without_lengths(columns)
+        clustering = clustered_by(info.partitions())
+        if clustering:
+            properties[CLUSTER_BY] = cluster_by(clustering)
         for constraint in info.constraints():
             if is_key(constraint):
                 columns = with_key(columns, stated_key(constraint))
             else:
                 properties |= constraint_property(constraint)
         require_evaluable(stored_schema(columns, properties), rules_of(properties))
+        require_clusterable(stored_schema(columns, properties), properties)
         return TableDefinition(columns, properties, by, None if location is None else _chosen(location))
 
 

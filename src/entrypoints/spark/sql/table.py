@@ -13,10 +13,12 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.domain.clustering import cluster_columns
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit_token import CommitUnknown
 from lancekeep.domain.errors import ConcurrentModification, TableNotFound, Unsupported
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import CLUSTER_BY
 from lancekeep.domain.row_rules import CONSTRAINT, LENGTHS, rules_of
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
 from lancekeep.entrypoints.spark.arrow_types import key_of
@@ -42,6 +44,7 @@ from lancekeep.entrypoints.spark.sql.row_level import (
 from lancekeep.entrypoints.spark.sql.scan import ScanBuilder
 from lancekeep.entrypoints.spark.sql.statistics import stored
 from lancekeep.entrypoints.spark.sql.streams import FORMAT, Streams, given_options
+from lancekeep.entrypoints.spark.sql.transforms import shown_clustering
 from lancekeep.entrypoints.spark.sql.write import Insert
 from lancekeep.ports.table_engine import WriteMode, WritePlan
 
@@ -63,11 +66,16 @@ class _Table(Relation, Unmetered, ABC):
         self._stored = schema
         self._columns = spark_schema(schema)
         self._schema = jvm.struct(with_expressions(self._columns, properties))
-        shown = {name: text for name, text in properties.items() if not name.startswith(LENGTHS)}  # the types have them
+        self._clustering = cluster_columns(properties)
+        # The types have the lengths, and the partitioning has the clustering.
+        shown = {name: text for name, text in properties.items() if not name.startswith((*LENGTHS, CLUSTER_BY))}
         self._properties = {**shown, **type_properties(schema), "provider": PROVIDER}
 
     def properties(self) -> Any:
         return self._jvm.map(self._properties)
+
+    def partitioning(self) -> Any:
+        return shown_clustering(self._jvm, self._clustering)
 
     def constraints(self) -> Any:
         kind = self._jvm.java(CATALOG + "constraints.Constraint")

@@ -22,7 +22,20 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm
 _LEVELS: Mapping[str, Sequence[str]] = {f"{part}s": DATE_PARTS[: at + 1] for at, part in enumerate(DATE_PARTS)}
 """The levels that divide rows as a transform of Spark does."""
 
-UNCLUSTERED = "Leave it out; use CREATE INDEX. INSERT OVERWRITE t SELECT * FROM t ORDER BY … sorts the rows once"
+_CLUSTER_BY = "cluster_by"
+
+
+def clustered_by(transforms: Iterable[Any]) -> list[str]:
+    """Return the columns that the clause ``CLUSTER BY`` states."""
+    return [_column(each) for transform in transforms if _is_clustering(transform) for each in transform.arguments()]
+
+
+def shown_clustering(jvm: Jvm, columns: Sequence[str]) -> Any:
+    """Return columns as the transform ``CLUSTER BY``; the inverse of `clustered_by`."""
+    make = jvm.java(EXPRESSIONS + "Expressions")
+    names = jvm.seq(make.column(quoted(name)) for name in columns)
+    found = [jvm.java(EXPRESSIONS + "ClusterByTransform")(names)] if columns else []
+    return jvm.array(EXPRESSIONS + "Transform", found)
 
 
 def partition_by(transforms: Iterable[Any]) -> list[PartitionBy]:
@@ -32,7 +45,7 @@ def partition_by(transforms: Iterable[Any]) -> list[PartitionBy]:
         Unsupported: A transform has no equivalent.
         InvalidInput: A transform has other arguments.
     """
-    return [level for transform in transforms for level in _levels(transform)]
+    return [level for transform in transforms if not _is_clustering(transform) for level in _levels(transform)]
 
 
 def _levels(transform: Any) -> Iterator[PartitionBy]:
@@ -40,8 +53,6 @@ def _levels(transform: Any) -> Iterator[PartitionBy]:
     arguments = list(transform.arguments())
     columns = [_column(each) for each in arguments if not _is_literal(each)]
     numbers = [each.value() for each in arguments if _is_literal(each)]
-    if name == "cluster_by":
-        raise Unsupported(f"CLUSTER BY is not supported: Lance finds rows by statistics and indexes. {UNCLUSTERED}")
     if name in ("bucket", "truncate"):
         if not columns or len(numbers) != 1 or (name == "truncate" and len(columns) != 1):
             raise InvalidInput(
@@ -101,6 +112,10 @@ def _kind(field: PartitionField) -> tuple[str, Any]:
     return field.transform.type, field.transform.parameter
 
 
+def _is_clustering(transform: Any) -> bool:
+    return bool(str(transform.name()).lower() == _CLUSTER_BY)
+
+
 def _is_literal(argument: Any) -> bool:
     return bool(argument.getClass().getSimpleName() == "LiteralValue")
 
@@ -108,5 +123,5 @@ def _is_literal(argument: Any) -> bool:
 def _column(argument: Any) -> str:
     names = list(argument.fieldNames()) if argument.getClass().getSimpleName() == "FieldReference" else []
     if len(names) != 1:
-        raise Unsupported(f"PARTITIONED BY takes columns of the table; {argument.toString()} is none")
+        raise Unsupported(f"PARTITIONED BY and CLUSTER BY take columns of the table; {argument.toString()} is none")
     return str(names[0])

@@ -1,0 +1,113 @@
+"""Sort the rows that a compaction rewrites.
+
+The engine copies rows in their order. For a clustered table, Lancekeep reads the rows of a task of the engine's plan,
+sorts them, and describes the new fragments as the engine does (docs/adr/0181).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lancekeep.native import compute, lance
+
+SORTED_BYTES = 256 << 20
+"""The most bytes of rows that are sorted together; a larger task has several sorted runs."""
+
+
+def execute(dataset: Any, task: Any, columns: Sequence[str], target_rows: int) -> Any:
+    """Rewrite the fragments of a task, and commit nothing.
+
+    The rows are sorted by columns unless an index names the rows, or the table has stable row ids or blobs.
+    """
+    fragments = [fragment.id for fragment in task.fragments]
+    chosen = [name for name in columns if name in dataset.schema.names and is_sortable(dataset.schema.field(name))]
+    if not chosen or dataset.has_stable_row_ids or refused_columns(dataset.schema) or _is_indexed(dataset, fragments):
+        return task.execute(dataset)
+    scanner = dataset.scanner(fragments=[dataset.get_fragment(number) for number in fragments])
+    schema = dataset.schema
+    described = json.loads(task.json())
+    reader = pa.RecordBatchReader.from_batches(schema, _sorted(scanner.to_batches(), schema, chosen))
+    written = lance.fragment.write_fragments(
+        reader,
+        dataset,
+        mode="append",
+        max_rows_per_file=target_rows,
+        data_storage_version=dataset.data_storage_version,
+    )
+    old = described["task"]["fragments"]
+    result = {
+        "metrics": {
+            "fragments_removed": len(old),
+            "fragments_added": len(written),
+            "files_removed": sum(len(each["files"]) + bool(each.get("deletion_file")) for each in old),
+            "files_added": len(written),
+        },
+        "new_fragments": [{**fragment.to_json(), "id": 0} for fragment in written],
+        "read_version": described["read_version"],
+        "original_fragments": old,
+        "row_addrs": None,
+    }
+    return _described(json.dumps(result))
+
+
+def _described(result: str) -> Any:
+    made: Any = lance.optimize.RewriteResult  # pylance types neither `json` nor `from_json`
+    return made.from_json(result)
+
+
+def refused_columns(schema: Any) -> list[str]:
+    """Return the blobs, which compaction does not read.
+
+    A table with blobs is not sorted.
+    """
+    return [field.name for field in schema if _is_blob(field)]
+
+
+def is_sortable(field: Any) -> bool:
+    """Return whether rows can be sorted by a column."""
+    kind, types = field.type, pa.types
+    tests = (
+        *(types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal),
+        *(types.is_string, types.is_large_string, types.is_binary, types.is_large_binary),
+    )
+    return any(test(kind) for test in tests) and not types.is_float16(kind)
+
+
+def _is_blob(field: Any) -> bool:
+    return isinstance(field.type, lance.blob.BlobType) or (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+
+
+def _is_indexed(dataset: Any, fragments: Collection[int]) -> bool:
+    """Return whether an index names rows of the fragments by their addresses."""
+    indexes = dataset.list_indices()
+    return any(
+        index["name"].startswith("__") or not set(index["fragment_ids"]).isdisjoint(fragments) for index in indexes
+    )
+
+
+def _sorted(batches: Iterator[Any], schema: Any, columns: Sequence[str]) -> Iterator[Any]:
+    held: list[Any] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= SORTED_BYTES:
+            yield from _run(held, schema, columns)
+            held, size = [], 0
+    if held:
+        yield from _run(held, schema, columns)
+
+
+def _run(batches: Sequence[Any], schema: Any, columns: Sequence[str]) -> Iterator[Any]:
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    keys = [(name, "ascending") for name in columns]
+    order = compute.sort_indices(table.select(columns), sort_keys=keys)
+    for start in range(0, len(order), _ROWS):
+        yield from table.take(order[start : start + _ROWS]).combine_chunks().to_batches()
+
+
+_ROWS = 8192
