@@ -23,14 +23,13 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.identity import IDENTITY_PROPERTY
 from lancekeep.domain.manifest_entry import NAMESPACE, SQL_VIEW, TABLE, ManifestEntry
 from lancekeep.domain.notebook import Shown
-from lancekeep.domain.partition_batches import is_record
 from lancekeep.domain.partition_rules import (
     DATASET,
     require_enterable,
     require_no_spec,
     require_unpartitioned_properties,
 )
-from lancekeep.domain.partitioning import SCHEMA_PROPERTY, specs_of
+from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_record, specs_of
 from lancekeep.domain.protection import require_none_protected, require_unprotected
 from lancekeep.domain.table import Table
 

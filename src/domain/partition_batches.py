@@ -12,9 +12,8 @@ import attrs
 
 from lancekeep.domain.catalog import CatalogView, SetProperties
 from lancekeep.domain.errors import InvalidInput, Refused
+from lancekeep.domain.partitioning import RECORD
 
-_PREFIX = "partitions.stream."
-"""A prefix of its own: a V1 directory stores Lancekeep's own properties before the entries."""
 _QUERY = re.compile(r"[0-9A-Za-z-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -63,9 +62,4 @@ class Batch:
 
     @property
     def _property(self) -> str:
-        return _PREFIX + self.query
-
-
-def is_record(name: str) -> bool:
-    """Return whether a property of the root is the record of a stream."""
-    return name.startswith(_PREFIX)
+        return RECORD + self.query

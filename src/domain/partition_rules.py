@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.errors import Refused
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.partition_batches import is_record
-from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_spec_property
+from lancekeep.domain.partitioning import SCHEMA_PROPERTY, is_record, is_spec_property
 
 DATASET = "dataset"
 """The name of the table of every partition."""

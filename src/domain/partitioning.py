@@ -17,6 +17,9 @@ import attrs
 
 from lancekeep.domain.errors import Damaged, InvalidInput, Refused
 
+RECORD = "partitions.stream."
+"""The prefix of the properties that record the batches of streams. It is none of Lancekeep's own, because a V1
+directory stores those before the entries."""
 SCHEMA_PROPERTY = "schema"
 """The property of the root namespace with the schema of all partitions, as JSON."""
 
@@ -263,6 +266,11 @@ class PartitionBy:
                 "at most 100 letters, digits and underscores"
             )
         return PartitionBy(tuple(columns), transform, chosen)
+
+
+def is_record(name: str) -> bool:
+    """Return whether a property of the root is the record of a stream."""
+    return name.startswith(RECORD)
 
 
 def is_spec_property(name: str) -> bool:
