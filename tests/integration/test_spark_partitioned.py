@@ -394,7 +394,7 @@ def test_definitions_that_partitions_cannot_have_are_refused(spark: SparkSession
             ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (zorder(k))", "zorder.* is not supported; use a column"),
             ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (days(k))", "cannot partition by year"),
             ("CREATE TABLE made.dataset (k DATE) PARTITIONED BY (days(k), months(k))", "given twice"),
-            ("CREATE TABLE made.dataset (k STRUCT<a: INT>) PARTITIONED BY (k.a)", "takes columns of the table"),
+            ("CREATE TABLE made.dataset (k STRUCT<a: INT>) PARTITIONED BY (k.a)", "take columns of the table"),
             ("CREATE TABLE made.dataset (k INT) PARTITIONED BY (bucket(0, k))", "positive 32-bit integer"),
             ("CREATE TABLE made.dataset (k INT DEFAULT 1) PARTITIONED BY (k)", "no properties, defaults.*default.k"),
             ("CREATE TABLE made.dataset (k INT, PRIMARY KEY (k)) PARTITIONED BY (k)", "no .*keys.*PRIMARY KEY"),

@@ -276,14 +276,11 @@ class PartitionWriter:
     def _forget_unpublished(self, parts: Sequence[_Part]) -> None:
         """Remove the directories of new partitions, unless they are published.
 
-        A step after the publication may have failed, or this process repeats a batch that it has published.
+        A step after the publication may have failed, or this process repeats a batch that it has published. A removal
+        spares a directory that an entry has.
         """
-        with suppress(LancekeepError):
-            view = self.ledger.view()
-            for part in parts:
-                entry = view.find(part.written.plan.table.key)
-                if entry is None or entry.location != part.written.location:
-                    self._forget(part)
+        for part in parts:
+            self._forget(part)
 
     def _changed(self, base: Partition, act: Callable[[Any], Any]) -> Publication:
         """Commit a change as a version directly after the rows of ``base``."""
