@@ -24,9 +24,10 @@ from lancekeep.entrypoints.page.assets import assets
 from lancekeep.entrypoints.page.serving import page_of
 from lancekeep.entrypoints.page.sessions import LocalSession
 from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.security.setup import security_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
-from lancekeep.entrypoints.rest.threads import Hold, Threads
+from lancekeep.entrypoints.rest.threads import Threads
 
 HOST = "http://lake.test"
 OWN = {"origin": HOST}

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
-from lancekeep.entrypoints.rest.threads import AllThreads, Hold, Threads
+from lancekeep.entrypoints.rest.hold import Hold
+from lancekeep.entrypoints.rest.threads import AllThreads, Threads
 
 
 def test_each_caller_gets_its_own_result_or_error() -> None:

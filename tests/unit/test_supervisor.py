@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from lancekeep.entrypoints.rest import workers
-from lancekeep.entrypoints.rest.threads import Hold
+from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.workers import Supervisor
 
 
@@ -144,3 +146,11 @@ def test_process_that_leaves_is_killed_only_if_other_callers_need_it(monkeypatch
     own = Workers(monkeypatch, play, lasting=(0, 1))
     assert [each.leaves for each in own.all] == [True, True, True, False]
     assert own.logged.count("worker held; replaced") == 3
+
+
+def test_supervisor_imports_nothing_that_opens_a_catalog() -> None:
+    """Each server has one, so it must be small, and start fast."""
+    modules = "lancekeep.entrypoints.rest.workers, lancekeep.entrypoints.rest.task, lancekeep.entrypoints.cli.serve"
+    line = f"import sys, {modules}; print(*{{'pyarrow', 'pydantic', 'lance', 'uvicorn'}} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -21,8 +21,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable
+from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.metrics import Snapshot, snapshot
-from lancekeep.entrypoints.rest.threads import Hold
 
 LENGTH: Final = struct.Struct(">I")
 """How the length of a message is written."""

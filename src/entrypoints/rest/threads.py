@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from enum import IntEnum
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -18,25 +17,13 @@ from typing import Any, Final, TypeVar
 import attrs
 from lance_namespace.errors import ServiceUnavailableError
 
+from lancekeep.entrypoints.rest.hold import Hold
+
 T = TypeVar("T")
 PATIENCE: Final = 5.0
 """The seconds for which an act may run although its caller does not wait any more."""
 _Outcome = tuple[Any, BaseException | None]
 """The result of an act, or its error."""
-
-
-class Hold(IntEnum):
-    """What abandoned acts leave of the threads.
-
-    Attributes:
-        NONE: Enough for all callers.
-        SOME: Too few for the callers that have abandoned the acts; a known caller cannot do more harm.
-        ALL: Too few for other callers, too.
-    """
-
-    NONE = 0
-    SOME = 1
-    ALL = 2
 
 
 @attrs.define

@@ -33,9 +33,9 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from lancekeep.domain.errors import EngineFailed
+from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
 from lancekeep.entrypoints.rest.supervised import LENGTH, encoded
-from lancekeep.entrypoints.rest.threads import Hold
 
 PROGRAM: Final = "lancekeep.entrypoints.worker"
 """The module that a worker runs."""
