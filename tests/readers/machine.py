@@ -37,11 +37,12 @@ from readers.upkeep_operations import UpkeepOperations
 import lancekeep
 from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.application.commits.protocol_runner import recognizable
+from lancekeep.application.upkeep.examination import contradiction, examine
+from lancekeep.application.upkeep.file_checks import Version
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.dataset_files import TRANSACTIONS
-from lancekeep.format.table_version import TableVersion
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -968,16 +969,20 @@ class Readers(DroppedOperations, OwnOperations, ReadingOperations, StructureOper
                 same(content_of(self.catalogs[1].open(name, version, branch=branch)), expected, f"{place}, catalog")
 
     def require_transactions(self, name: Names, branch: str | None, history: History) -> None:
-        """Each version that names a transaction file must have it."""
+        """Each version must have the transaction file that it names, and agree with it and the version before."""
         catalog = self.catalogs[0]
         root = directory_of(catalog).places.dataset_root(catalog.find_table(name)).branch(branch)
-        objects = directory_of(catalog).commits.objects
+        commits = directory_of(catalog).commits
         for version in history.kept:
-            row = directory_of(catalog).commits.get(root, version)
+            row = commits.get(root, version)
             assert row is not None
-            file = TableVersion.parse(objects.get(row.path), row.path).manifest.transaction_file
-            key = f"{root.key}/{TRANSACTIONS}/{file}"
-            assert not file or objects.head(key), f"{name}, branch {branch}, version {version}: {key} does not exist"
+            kept = Version(root, version, row.path)
+            decoded = examine(commits, kept)
+            file = decoded.manifest.transaction_file
+            place = f"{name}, branch {branch}, version {version}"
+            assert not file or commits.objects.head(f"{root.key}/{TRANSACTIONS}/{file}"), f"{place}: {file} is missing"
+            said = contradiction(commits, kept, decoded)
+            assert not said, f"{place}: {said}"
 
     def require(self, dataset: Any, history: History, place: str) -> None:
         assert dataset.version == history.latest, f"{place}: version {dataset.version}, expected {history.latest}"
