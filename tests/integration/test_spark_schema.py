@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,23 @@ def test_defaults_fill_the_columns_that_a_statement_leaves_out(lake: Lake) -> No
     lake.sql(again)
     lake.sql("INSERT INTO lake.t (id) VALUES (1)")
     assert lake.rows() == [{"id": 1, "a": "new", "v": vector, "d": None}]
+
+
+def test_fields_keep_their_comments(lake: Lake) -> None:
+    types = "s STRUCT<a: INT COMMENT 'one', t: STRUCT<b: INT COMMENT 'two'>>, l ARRAY<STRUCT<c: INT COMMENT 'three'>>"
+    lake.sql(f"CREATE TABLE lake.t (id INT, {types}, m MAP<INT, STRUCT<d: INT COMMENT 'four'>>)")
+    lake.sql("INSERT INTO lake.t SELECT 1, struct(2, struct(3)), array(struct(4)), map(5, struct(6))")
+    lake.sql("ALTER TABLE lake.t ADD COLUMN s.e INT COMMENT 'five'")
+    lake.sql("ALTER TABLE lake.t ALTER COLUMN l.element.c COMMENT 'six'")
+    ((shown,),) = lake.sql("SHOW CREATE TABLE lake.t")
+    comments = re.findall("COMMENT '(.*?)'", shown)
+    assert comments == ["one", "two", "five", "six", "four"]
+    stored = lance.dataset(lake.catalog.describe_table("t").uri).schema
+    assert stored.field("m").type.item_type.field("d").metadata == {b"comment": b"four"}
+    lake.sql("DROP TABLE lake.t")
+    lake.sql(shown)
+    again = lance.dataset(lake.catalog.describe_table("t").uri).schema
+    assert again.equals(stored, check_metadata=True)
 
 
 def test_constraints_and_generated_columns_hold_for_each_statement(lake: Lake) -> None:

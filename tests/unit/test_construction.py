@@ -59,7 +59,6 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
     "hive/address.py": (OTHERS, {"check_hostname"}),
     "entrypoints/spark/arrow_types.py": (OTHERS, {"metadata"}),
     "entrypoints/spark/internals/driver.py": (OTHERS, {"propagate_java_exceptions"}),
-    "entrypoints/spark/sql/columns.py": (OTHERS, {"metadata"}),
     "testing/conformance.py": (OTHERS, {"text"}),
 }
 """The reason, and the attributes, of each module that may assign some."""

@@ -7,12 +7,12 @@ which is ``true``. Both are parts of the stored type and are not stored as prope
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.row_rules import DEFAULT, GENERATED
 from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark import arrow_types
@@ -74,12 +74,98 @@ def stored_field(column: StructField) -> pa.Field:
 
     Raises:
         InvalidInput: A table cannot store the type.
+        Unsupported: A field of a struct is NOT NULL.
     """
-    kind = arrow_schema(StructType([column])).field(0).type
+    if (path := _strict_field(column.dataType, column.name)) is not None:
+        raise Unsupported(
+            f"{path} is NOT NULL: fields of structs take nulls. Leave it out; a CHECK constraint can require the field "
+            "of a column that is a struct"
+        )
+    kind = _commented(arrow_schema(StructType([column])).field(0).type, column.dataType)
     metadata = {
         name: column.metadata[name] for name in (COMMENT, PRIMARY_KEY_POSITION) if (column.metadata or {}).get(name)
     }
     return pa.field(column.name, kind, column.nullable, metadata or None)
+
+
+def _strict_field(kind: DataType, path: str) -> str | None:
+    """Return the path of a field that is NOT NULL in a type; None if it has none."""
+    match kind:
+        case StructType():
+            for field in kind:
+                inner = f"{path}.{field.name}"
+                found = _strict_field(field.dataType, inner) if field.nullable else inner
+                if found is not None:
+                    return found
+            return None
+        case ArrayType():
+            return _strict_field(kind.elementType, f"{path}.element")
+        case MapType():
+            return _strict_field(kind.keyType, f"{path}.key") or _strict_field(kind.valueType, f"{path}.value")
+        case _:
+            return None
+
+
+def _commented(stored: pa.DataType, kind: DataType) -> pa.DataType:
+    """Return a stored type with the comments on fields of Spark's type."""
+    match kind:
+        case StructType():
+            fields = zip(stored, kind, strict=True)
+            return pa.struct(
+                [
+                    field.with_type(_commented(field.type, column.dataType)).with_metadata(_comment(column))
+                    for field, column in fields
+                ]
+            )
+        case ArrayType():
+            field = stored.value_field
+            return pa.list_(field.with_type(_commented(field.type, kind.elementType)))
+        case MapType():
+            key, item = stored.key_field, stored.item_field
+            return pa.map_(
+                key.with_type(_commented(key.type, kind.keyType)),
+                item.with_type(_commented(item.type, kind.valueType)),
+            )
+        case _:
+            return stored
+
+
+def _comment(column: StructField) -> dict[str, str]:
+    comment = (column.metadata or {}).get(COMMENT)
+    return {COMMENT: comment} if comment else {}
+
+
+def _with_comments(kind: DataType, stored: pa.DataType) -> DataType:
+    """Return Spark's type with the comments on fields of a stored type; the inverse of `_commented`."""
+    if not pa.types.is_nested(stored):
+        return kind
+    match kind:
+        case StructType():
+            return StructType(_commented_fields(kind, stored))
+        case ArrayType():
+            return ArrayType(_with_comments(kind.elementType, stored.value_type), kind.containsNull)
+        case MapType():
+            key, value = _with_comments(kind.keyType, stored.key_type), _with_comments(kind.valueType, stored.item_type)
+            return MapType(key, value, kind.valueContainsNull)
+        case _:
+            return kind
+
+
+def _commented_fields(columns: StructType, stored: Iterable[pa.Field]) -> list[StructField]:
+    return [
+        StructField(
+            column.name,
+            _with_comments(column.dataType, field.type),
+            column.nullable,
+            {**column.metadata, **_stored_comment(field)},
+        )
+        for column, field in zip(columns, stored, strict=True)
+    ]
+
+
+def _stored_comment(field: pa.Field) -> dict[str, str]:
+    comment = (field.metadata or {}).get(COMMENT.encode())
+    return {COMMENT: comment.decode()} if comment else {}
 
 
 def spark_schema(stored: pa.Schema) -> StructType:
@@ -88,12 +174,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
     Raises:
         InvalidInput: Spark lacks the type of a column.
     """
-    columns = arrow_types.spark_schema(stored)
-    for field, column in zip(stored, columns, strict=True):
-        comment = (field.metadata or {}).get(COMMENT.encode())
-        if comment:
-            column.metadata = {**column.metadata, COMMENT: comment.decode()}
-    return columns
+    return StructType(_commented_fields(arrow_types.spark_schema(stored), stored))
 
 
 def with_expressions(columns: StructType, properties: Mapping[str, str]) -> StructType:
