@@ -1,7 +1,7 @@
 """Stream into all partitions of a catalog.
 
 Tasks divide their rows by partition. The change that publishes all partitions of a batch also records the batch, so
-each is published once (docs/adr/0180).
+each is published once (docs/adr/0182).
 """
 
 from __future__ import annotations

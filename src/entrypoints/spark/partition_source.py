@@ -1,7 +1,7 @@
 """Stream out of all partitions of a catalog.
 
 An offset names the published version of each partition, with its transaction. A batch leads from one published state to
-another, so it never holds a part of a change (docs/adr/0180).
+another, so it never holds a part of a change (docs/adr/0182).
 """
 
 from __future__ import annotations
