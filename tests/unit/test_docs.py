@@ -32,3 +32,9 @@ def test_commit_diagram_shows_the_transition_table() -> None:
 def test_figures_of_the_page_about_performance_are_those_of_the_results() -> None:
     generator = runpy.run_path(str(DOCS / "performance_table.py"))
     assert (DOCS / "performance.md").read_text() == generator["page"](), "run: python docs/performance_table.py"
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    numbers = [path.name.partition("-")[0] for path in sorted((DOCS / "adr").glob("[0-9]*.md"))]
+    assert len(numbers) > 100
+    assert numbers == sorted(set(numbers))
