@@ -22,6 +22,7 @@ QUERY_CONTEXT = "org.apache.spark.QueryContext"
 # -- private -------------------------------------------------------------------------------------------------------
 
 COLUMNS = CATALOG + "CatalogV2Util"
+CLUSTERING = EXPRESSIONS + "ClusterByTransform"
 WRITE_INFO = WRITE + "LogicalWriteInfoImpl"
 SETTINGS = "org.apache.spark.sql.internal.SQLConf"
 INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"

@@ -102,6 +102,10 @@ class Driver:
         """Return the ``Column[]`` of a schema of the JVM."""
         return self.java(classes.COLUMNS).structTypeToV2Columns(schema, False)
 
+    def clustering(self, columns: Iterable[Any]) -> Any:
+        """Return the ``Transform`` of the clause ``CLUSTER BY``, of references to columns."""
+        return self.java(classes.CLUSTERING)(self.seq(columns))
+
     def setting(self, name: str) -> str:
         """Return a setting of the session that runs the statement.
 

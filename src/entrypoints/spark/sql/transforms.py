@@ -33,8 +33,7 @@ def clustered_by(transforms: Iterable[Any]) -> list[str]:
 def shown_clustering(jvm: Jvm, columns: Sequence[str]) -> Any:
     """Return columns as the transform ``CLUSTER BY``; the inverse of `clustered_by`."""
     make = jvm.java(EXPRESSIONS + "Expressions")
-    names = jvm.seq(make.column(quoted(name)) for name in columns)
-    found = [jvm.java(EXPRESSIONS + "ClusterByTransform")(names)] if columns else []
+    found = [jvm.clustering(make.column(quoted(name)) for name in columns)] if columns else []
     return jvm.array(EXPRESSIONS + "Transform", found)
 
 
