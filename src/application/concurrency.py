@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from threading import Thread, current_thread, local, main_thread
+from threading import Barrier, Thread, current_thread, local, main_thread
 from typing import Any, TypeVar
 
 from lancekeep.ports.object_store import ObjectStore
@@ -89,6 +89,27 @@ def in_a_thread(act: Callable[[], T]) -> T:
     Inside a callback of the engine, a nested read in the same thread can end the process (pylance 14.0.2).
     """
     return _in_its_own_thread(act).result()
+
+
+def race(contenders: int, act: Callable[[int], T]) -> list[T]:
+    """Call ``act`` in threads that start together, and return the results in order.
+
+    Args:
+        contenders: The number of threads.
+        act: Receives the number of its thread.
+    """
+    barrier = Barrier(contenders)
+
+    def contend(number: int) -> T:
+        barrier.wait()
+        return act(number)
+
+    with ThreadPoolExecutor(contenders) as pool:
+        try:
+            return list(pool.map(contend, range(contenders)))
+        except BaseException:  # as Ctrl-C before all threads have started: the others would wait for them
+            barrier.abort()
+            raise
 
 
 _AT_ONCE = 8

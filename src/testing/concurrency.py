@@ -5,10 +5,13 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.synchronize import Barrier as ProcessBarrier
-from threading import Barrier
 from typing import TypeVar
+
+from lancekeep.application.concurrency import race
+
+__all__ = ["EXIT_PATIENCE", "PROCESSES", "race", "race_processes", "watch_exit"]
 
 T = TypeVar("T")
 
@@ -28,23 +31,6 @@ def watch_exit() -> None:
     Call it at the end of the main function of a process.
     """
     faulthandler.dump_traceback_later(EXIT_PATIENCE, repeat=True)
-
-
-def race(contenders: int, act: Callable[[int], T]) -> list[T]:
-    """Return the results of ``act`` in several threads that start together.
-
-    Args:
-        contenders: the number of threads.
-        act: receives the number of its thread.
-    """
-    barrier = Barrier(contenders)
-
-    def contend(number: int) -> T:
-        barrier.wait()
-        return act(number)
-
-    with ThreadPoolExecutor(contenders) as pool:
-        return list(pool.map(contend, range(contenders)))
 
 
 def race_processes(contenders: int, act: Callable[[int, ProcessBarrier], T]) -> list[T]:

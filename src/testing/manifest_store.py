@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from threading import Barrier, Thread
 
 import pytest
 
+from lancekeep.application.concurrency import race
 from lancekeep.domain.catalog import CatalogView, Change, Put, Remove, SetProperties
 from lancekeep.domain.errors import (
     ConcurrentModification,
@@ -497,20 +497,12 @@ def _remove(store: ManifestStore, table: ObjectId) -> None:
 
 def _together(stores: list[ManifestStore], act: Callable[[ManifestStore], object]) -> list[str]:
     """Return each instance's result of a race, sorted: ``done`` or an error's name."""
-    together = Barrier(len(stores))
-    results: list[str] = []
 
-    def run(store: ManifestStore) -> None:
-        together.wait()
+    def run(number: int) -> str:
         try:
-            act(store)
-            results.append("done")
+            act(stores[number])
         except Exception as error:
-            results.append(type(error).__name__)
+            return type(error).__name__
+        return "done"
 
-    racers = [Thread(target=run, args=(store,)) for store in stores]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    return sorted(results)
+    return sorted(race(len(stores), run))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from threading import Barrier, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -24,6 +23,7 @@ from botocore.exceptions import (
 )
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
+from lancekeep.application.concurrency import race
 from lancekeep.domain.errors import (
     AccessDenied,
     InvalidInput,
@@ -161,18 +161,15 @@ class S3ObjectStore:
 
     def _race(self, key: str) -> int:
         """Return the number of concurrent clients that report to have created one object."""
-        barrier = Barrier(RACERS)
 
         def create(me: int) -> bool:
-            barrier.wait()
             try:
                 return self._put_if_absent(key, b"%d" % me)
             except StoreUnavailable:  # an overloaded server proves nothing
                 return False
 
         try:
-            with ThreadPoolExecutor(RACERS) as pool:
-                return sum(pool.map(create, range(RACERS)))
+            return sum(race(RACERS, create))
         finally:
             self.delete(key)
 

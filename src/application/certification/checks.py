@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from threading import Barrier
 from typing import Protocol, TypeVar, runtime_checkable
 
 import attrs
 
+from lancekeep.application import concurrency
 from lancekeep.domain.errors import LancekeepError, StoreUnavailable
 from lancekeep.domain.version_row import Reservation
 from lancekeep.ports.commit_store import ExternalCommitStore
@@ -154,17 +153,14 @@ def race(clients: Sequence[T], act: Callable[[T, int], R]) -> list[R | StoreUnav
 
     Returns: The reply to each client, or its `StoreUnavailable` if it got no reply.
     """
-    barrier = Barrier(len(clients))
 
     def contend(me: int) -> R | StoreUnavailable:
-        barrier.wait()
         try:
             return act(clients[me], me)
         except StoreUnavailable as error:
             return error
 
-    with ThreadPoolExecutor(len(clients)) as pool:
-        return list(pool.map(contend, range(len(clients))))
+    return concurrency.race(len(clients), contend)
 
 
 def judge(replies: Sequence[bool | StoreUnavailable], contents: Sequence[bytes], stored: bytes) -> str:

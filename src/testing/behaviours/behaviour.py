@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from threading import Barrier, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +13,8 @@ import lance
 import lance_namespace as api
 import pyarrow as pa
 from lance_namespace import errors
+
+from lancekeep.application.concurrency import race
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 OTHERS = pa.table({"a": pa.array([4], pa.int64())})
@@ -297,22 +298,16 @@ class Bench:
 
     def race(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
         """Return the responses or errors of calls that start together."""
-        barrier = Barrier(len(calls))
         doors = [Door(self.open()) for _ in calls]
-        answers: list[Any] = [None] * len(calls)
 
-        def run(number: int, operation: str, fields: Mapping[str, Any]) -> None:
-            barrier.wait()
+        def run(number: int) -> Any:
+            operation, fields = calls[number]
             try:
-                answers[number] = doors[number].attempt(operation, **fields)
+                return doors[number].attempt(operation, **fields)
             except Exception as error:
-                answers[number] = error
+                return error
 
-        threads = [Thread(target=run, args=(number, *call)) for number, call in enumerate(calls)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        answers = race(len(calls), run)
         if all(isinstance(answer, errors.UnsupportedOperationError | NotImplementedError) for answer in answers):
             raise NotOffered(f"`{calls[0][0]}`: {type(answers[0]).__name__}")
         return answers

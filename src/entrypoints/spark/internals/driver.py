@@ -103,7 +103,7 @@ class Driver:
         return self.java(classes.COLUMNS).structTypeToV2Columns(schema, False)
 
     def clustering(self, columns: Iterable[Any]) -> Any:
-        """Return the ``Transform`` of the clause ``CLUSTER BY``, of references to columns."""
+        """Return the ``Transform`` of ``CLUSTER BY``, of references to columns."""
         return self.java(classes.CLUSTERING)(self.seq(columns))
 
     def setting(self, name: str) -> str:
