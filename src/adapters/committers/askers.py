@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Condition, Lock
@@ -58,7 +59,30 @@ class Taken:
             return self._changed.wait_for(lambda: not self._sizes, seconds)
 
 
-class AskerConnection:
+class Answering(Asker):
+    """Answers what a process has sent.
+
+    Args:
+        taken: The appends that are not answered.
+    """
+
+    def __init__(self, taken: Taken) -> None:
+        self._taken = taken
+
+    def answer(self, numbers: Sequence[int], reply: Reply) -> None:
+        self._send(reply_frame(numbers, reply))
+        self._taken.remove(self, numbers)
+
+    def decline(self, number: int) -> None:
+        """Answer that an append was not taken."""
+        self._send(reply_frame([number], Declined.NOT_TAKEN))
+
+    @abstractmethod
+    def _send(self, content: bytes) -> object:
+        """Send a frame, unless the connection has ended."""
+
+
+class AskerConnection(Answering):
     """The connection to a process that sends appends."""
 
     def __init__(
@@ -67,9 +91,9 @@ class AskerConnection:
         take: Callable[[AskerConnection, int, Mapping[str, Any], bytes], None],
         taken: Taken,
     ) -> None:
+        super().__init__(taken)
         self._connection = connection
         self._take = take
-        self._taken = taken
         self._sending = Lock()
         self.is_gone = False
 
@@ -95,14 +119,6 @@ class AskerConnection:
 
     def announce(self, numbers: Sequence[int], token: CommitToken, counts: Sequence[MergeCounts] = ()) -> bool:
         return self._send(token_frame(numbers, token, counts))
-
-    def answer(self, numbers: Sequence[int], reply: Reply) -> None:
-        self._send(reply_frame(numbers, reply))
-        self._taken.remove(self, numbers)
-
-    def decline(self, number: int) -> None:
-        """Answer that an append was not taken."""
-        self._send(reply_frame([number], Declined.NOT_TAKEN))
 
     def end(self) -> None:
         """End the connection.

@@ -13,17 +13,16 @@ from threading import Lock
 from typing import Any, Final
 
 from lancekeep.adapters.committers.asked import Asked
-from lancekeep.adapters.committers.askers import PART, Taken
+from lancekeep.adapters.committers.askers import PART, Answering, Taken
 from lancekeep.adapters.committers.frames import (
     Incoming,
     Malformed,
     acknowledgement,
     frame,
-    reply_frame,
     token_frame,
 )
 from lancekeep.domain.commit_token import CommitToken
-from lancekeep.ports.committers import Declined, LinkedTables, Reply
+from lancekeep.ports.committers import LinkedTables
 from lancekeep.ports.rows import MergeCounts
 
 SILENCE: Final = 1.0
@@ -116,7 +115,7 @@ class TlsLink:
             self._writer.write(frame({"acknowledge": number}))
 
 
-class TlsAsker:
+class TlsAsker(Answering):
     """The connection to a process that sends appends.
 
     Args:
@@ -129,9 +128,9 @@ class TlsAsker:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter, taken: Taken, incoming: Incoming
     ) -> None:
+        super().__init__(taken)
         self._loop = loop
         self._writer = writer
-        self._taken = taken
         self._incoming = incoming
         self._numbers = count(1)
         self._lock = Lock()
@@ -189,14 +188,6 @@ class TlsAsker:
         finally:
             with self._lock:
                 self._announced.pop(number, None)
-
-    def answer(self, numbers: Sequence[int], reply: Reply) -> None:
-        self._send(reply_frame(numbers, reply))
-        self._taken.remove(self, numbers)
-
-    def decline(self, number: int) -> None:
-        """Answer that an append was not taken."""
-        self._send(reply_frame([number], Declined.NOT_TAKEN))
 
     def end(self) -> None:
         """End the connection.
