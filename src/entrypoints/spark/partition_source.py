@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import lance
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
@@ -30,8 +30,14 @@ from lancekeep.entrypoints.spark.reading import (
     partitions,
     stored_fragments,
 )
-from lancekeep.entrypoints.spark.streaming import VersionFragments, added_fragments, changes_rows, version_reader
-from lancekeep.entrypoints.spark.versions import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from lancekeep.entrypoints.spark.streaming import (
+    FragmentStream,
+    VersionFragments,
+    added_fragments,
+    changes_rows,
+    version_reader,
+)
+from lancekeep.entrypoints.spark.versions import ReadLimit
 
 Offset = dict[str, Any]
 """``partitions``: for each table of a partition, the version that was read and its identity (see `identity`)."""
@@ -46,13 +52,12 @@ _ABSENT = (
 """Options that need the versions of one table."""
 
 
-class PartitionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PartitionStreamReader(FragmentStream):
     """Stream the rows that each publication appends; the first batch holds all rows."""
 
     def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
+        super().__init__(open_catalog)
         self._options = options
-        self._open = open_catalog
-        self._catalog: Catalog | None = None  # opened on first use: Spark pickles unused readers
         self._schema: pa.Schema = arrow_of(schema)
         self._end: Offset | None = None
         self._known: dict[tuple[str, int], str] = {}
@@ -71,9 +76,6 @@ class PartitionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._end = self._published()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable()
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         return self._published() if self._end is None else self._end
@@ -98,23 +100,7 @@ class PartitionStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                         parts += [VersionFragments(reader, part.runs) for part in chosen]
         return parts or [VersionFragments(None, [])]  # one task must run, even without rows: it names the query
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, VersionFragments)
-        return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
-
-    def commit(self, end: Offset) -> None:
-        """Do nothing: versions are kept until clean-up."""
-
-    def stop(self) -> None:
-        if self._catalog is not None:
-            self._catalog.close()
-
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _opened(self) -> Catalog:
-        if self._catalog is None:
-            self._catalog = self._open()
-        return self._catalog
 
     def _published(self) -> Offset:
         scan = self._opened().partitions.open().scan()

@@ -77,7 +77,38 @@ class VersionChanges(InputPartition):
         self.step = step
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FragmentStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream whose tasks read fragments of versions.
+
+    Args:
+        open_catalog: Opens the catalog, once it is used: Spark pickles unused readers.
+    """
+
+    def __init__(self, open_catalog: Callable[[], Catalog]) -> None:
+        self._open = open_catalog
+        self._catalog: Catalog | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, VersionFragments)
+        return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
+
+    def commit(self, end: Any) -> None:
+        """Do nothing: versions are kept until clean-up."""
+
+    def stop(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = self._open()
+        return self._catalog
+
+
+class StreamReader(FragmentStream):
     """Stream the rows that each version appended.
 
     Without ``starting_version``, the stream starts at offset 0, and its first batch holds all rows of the table. Rows
@@ -85,9 +116,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: Options, open_catalog: Callable[[], Catalog], schema: StructType) -> None:
+        super().__init__(open_catalog)
         self._options = options
-        self._open = open_catalog
-        self._catalog: Catalog | None = None  # opened on first use: Spark pickles unused readers
         self._schema: pa.Schema = arrow_of(schema)
         self._end: int | None = None
         self._checked: Offset | None = None
@@ -121,9 +151,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._end = self._latest()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable()
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
         """Return the end of the next batch.
@@ -172,15 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, VersionChanges):
             return partition.step.read()
-        assert isinstance(partition, VersionFragments)
-        return iter(()) if partition.reader is None else partition.reader.read(partition.runs)
-
-    def commit(self, end: Offset) -> None:
-        """Do nothing: versions are kept until clean-up."""
-
-    def stop(self) -> None:
-        if self._catalog is not None:
-            self._catalog.close()
+        return super().read(partition)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -218,11 +237,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begins_with_all(self, read: int) -> bool:
         return read == 0 and "starting_version" not in self._options.values
-
-    def _opened(self) -> Catalog:
-        if self._catalog is None:
-            self._catalog = self._open()
-        return self._catalog
 
     def _latest(self) -> int:
         return self._opened().describe_table(self._table).version or 0
