@@ -13,15 +13,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pyarrow as pa
 import pytest
-from served_processes import workers_of
+from served_processes import ServedProcess, workers_of
 
 from lancekeep.adapters.authentication.api_keys import KeyFile
 
@@ -29,7 +28,7 @@ ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 UPSERT = "merge_insert?on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
 
 
-class Site:
+class Site(ServedProcess):
     """A server with the tables ``t`` and ``stalled``.
 
     Attributes:
@@ -38,13 +37,11 @@ class Site:
     """
 
     def __init__(self, place: Path, process: subprocess.Popen[str], uri: str, prefix: str) -> None:
-        self.process, self.uri = process, uri
+        super().__init__(process)
+        self.uri = uri
         self.url = f"{uri}{prefix}/v1/table"
         self.keys = KeyFile(place / "keys.json")
         self._headers: dict[str, dict[str, str]] = {}
-        self._events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self.reader = Thread(target=self._read, daemon=True)
-        self.reader.start()
         for table in ("t", "stalled"):
             self.send("good", f"{table}/create", content=stream([1]), headers=ARROW).raise_for_status()
         [self.file] = (place / "lake").glob("*stalled*/data/*.lance")
@@ -104,19 +101,6 @@ class Site:
         finally:
             self.file.unlink()
             self.file.write_bytes(content)
-
-    def await_event(self, name: str) -> dict[str, Any]:
-        while (event := self._events.get()) is not None:
-            if event["event"] == name:
-                return event
-        raise AssertionError(f"the server ended before its event {name!r}")
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if line.startswith("{"):
-                self._events.put(json.loads(line))
-        self._events.put(None)
 
 
 def stream(ids: Sequence[int]) -> bytes:

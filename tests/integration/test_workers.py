@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import io
 import itertools
-import json
 import os
 import pty
 import re
@@ -20,8 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
@@ -32,7 +30,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from contracts.test_commit_stores import self_signed
-from served_processes import workers_of
+from served_processes import ServedProcess, workers_of
 
 import lancekeep
 from lancekeep.adapters.authentication.api_keys import KeyFile
@@ -50,38 +48,18 @@ METRIC = re.compile(r"^(lancekeep_\w+)(?:\{(.*)\})? (.*)$", re.MULTILINE)
 FAULTS = {"worker does not start", "reload failed; the other workers go on"}
 
 
-class Running:
-    """A server with two workers.
-
-    A thread reads the log, with a line for each request: workers wait while its pipe is full.
-    """
+class Running(ServedProcess):
+    """A server with two workers."""
 
     def __init__(self, process: subprocess.Popen[str], uri: str) -> None:
-        self.process = process
+        super().__init__(process, FAULTS)
         self.uri = uri
-        self._events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if line.startswith("{"):
-                self._events.put(json.loads(line))
-        self._events.put(None)
-
-    def await_event(self, name: str) -> dict[str, Any]:
-        while (event := self._events.get()) is not None:
-            if event["event"] == name:
-                return event
-            assert event["event"] not in FAULTS, event
-        raise AssertionError(f"the server ended before its event {name!r}")
 
     def await_end(self) -> None:
         """Wait until the supervisor and the workers have ended."""
         self.process.wait(60)
-        self._reader.join(60)  # the workers hold the pipe
-        assert not self._reader.is_alive()
+        self.reader.join(60)  # the workers hold the pipe
+        assert not self.reader.is_alive()
 
     def metrics(self, client: httpx.Client) -> dict[tuple[str, str | None], float]:
         found = client.get(f"{self.uri}/metrics").text
