@@ -7,20 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.blob import BlobType
+
+from lancekeep.adapters.lance.blobs import is_blob
 
 READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
 """Bytes and batches that a scan reads ahead; the engine's defaults are two gigabytes and 16 batches."""
 BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
-
-
-BLOB_ENCODING = "lance-encoding:blob"
-"""The metadata key of a column that is stored as blobs."""
-
-
-def is_blob(field: pa.Field) -> bool:
-    """Return whether a column is stored as blobs, in this or in the older encoding."""
-    return isinstance(field.type, BlobType) or (field.metadata or {}).get(BLOB_ENCODING.encode()) == b"true"
 
 
 def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:

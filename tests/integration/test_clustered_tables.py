@@ -127,14 +127,17 @@ def test_tags_clones_and_branches_keep_their_rows(open_catalog: Open) -> None:
     assert catalog.open("copy").to_table(columns=["k"])["k"].to_pylist() == old
 
 
-@pytest.mark.parametrize("kind", ["stable", "blob"])
+@pytest.mark.parametrize("kind", ["stable", "blob", "blob in a struct"])
 def test_tables_that_cannot_be_sorted_are_compacted(open_catalog: Open, kind: str) -> None:
     catalog = open_catalog()
-    field = pa.field("v", pa.large_binary(), metadata={"lance-encoding:blob": "true"} if kind == "blob" else None)
+    field = pa.field("v", pa.large_binary(), metadata={"lance-encoding:blob": "true"} if "blob" in kind else None)
+    value: Any = b"v"
+    if "struct" in kind:
+        field, value = pa.field("v", pa.struct([field])), {"v": value}
     schema = pa.schema([("k", pa.int64()), field])
     for at, number in enumerate((5, 3)):
         properties = {CLUSTER_BY: "k", "lancekeep.stable_row_ids": str(kind == "stable").lower()}
-        data = pa.table({"k": [number], "v": [b"v"]}, schema=schema)
+        data = pa.table({"k": [number], "v": [value]}, schema=schema)
         catalog.write("t", data, "append" if at else "create", properties=None if at else properties)
     catalog.upkeep.compact("t")
     found = catalog.open("t")

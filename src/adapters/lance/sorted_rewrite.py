@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.blobs import holds_blobs
 from lancekeep.native import compute, lance
 
 SORTED_BYTES = 256 << 20
@@ -60,11 +61,11 @@ def _described(result: str) -> Any:
 
 
 def refused_columns(schema: Any) -> list[str]:
-    """Return the blobs, which compaction does not read.
+    """Return the columns with blobs, which compaction does not read.
 
     A table with blobs is not sorted.
     """
-    return [field.name for field in schema if _is_blob(field)]
+    return [field.name for field in schema if holds_blobs(field)]
 
 
 def is_sortable(field: Any) -> bool:
@@ -75,10 +76,6 @@ def is_sortable(field: Any) -> bool:
         *(types.is_string, types.is_large_string, types.is_binary, types.is_large_binary),
     )
     return any(test(kind) for test in tests) and not types.is_float16(kind)
-
-
-def _is_blob(field: Any) -> bool:
-    return isinstance(field.type, lance.blob.BlobType) or (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
 
 
 def _is_indexed(dataset: Any, fragments: Collection[int]) -> bool:

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from lance.blob import BlobType
 
 from lancekeep.adapters.lance.alignment import aligned_array
+from lancekeep.adapters.lance.blobs import BLOB_ENCODING, is_blob
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, MissingExtra
-from lancekeep.entrypoints.scanning import BLOB_ENCODING, is_blob
 from lancekeep.format.schema import PRIMARY_KEY, primary_key, schema_fields
 
 try:

@@ -33,8 +33,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.domain.column_names import quoted
-from lancekeep.entrypoints.scanning import is_blob
 
 
 @attrs.frozen

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import lance.fragment
 import pyarrow as pa
 
+from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.application.rows.row_rules import check_rows
 from lancekeep.domain.errors import InvalidInput, Unsupported
-from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.arrow_types import (
     arrow_schema,
     as_spark_sees,

@@ -43,6 +43,6 @@ def require_clusterable(schema: pa.Schema, properties: Mapping[str, str], *, sta
     blobs = refused_columns(schema)
     if columns and blobs:
         raise Unsupported(
-            f"CLUSTER BY is not supported for a table with blobs, as {blobs[0]} is, which compaction does not read; "
+            f"CLUSTER BY is not supported for a table with blobs, as in {blobs[0]}, which compaction does not read; "
             f"nothing was changed. {ALTERNATIVE}"
         )

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.row_rules import DEFAULT, GENERATED
-from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark import arrow_types
 from lancekeep.entrypoints.spark.arrow_types import (
     VECTOR_LENGTH,

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.domain.column_names import quoted
-from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.filters import as_literal
 
 _COMPARISONS = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import lance
 import numpy as np
 
+from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
-from lancekeep.entrypoints.scanning import is_blob
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, STRUCT, WRITE
 from lancekeep.entrypoints.spark.internals.strategy import row_delta
 from lancekeep.entrypoints.spark.jobs.tasks import repetitions

@@ -14,7 +14,7 @@ import attrs
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from lancekeep.entrypoints.scanning import is_blob
+from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.entrypoints.spark.internals.classes import READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.internals.sessions import internal_rows
