@@ -47,7 +47,7 @@ def test_compaction_sorts_the_columns_of_the_clause(spark: SparkSession, tmp_pat
         assert sql("CALL sorted.system.compact('t')")[0][2] == 0
 
         for column in ("land", "id"):
-            with pytest.raises(PySparkException, match=f"needs the column {column}"):
+            with pytest.raises(PySparkException, match=f"needs the column {column}; drop that first by ALTER TABLE"):
                 sql(f"ALTER TABLE sorted.t DROP COLUMN {column}")
         sql("ALTER TABLE sorted.t CLUSTER BY (id)")
         sql("INSERT INTO sorted.t VALUES (0, 'ZZ')")

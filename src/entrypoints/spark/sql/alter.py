@@ -176,7 +176,10 @@ def _require_unused(table: ObjectId, by_kind: Mapping[str, Sequence[Any]], store
         for change in by_kind.get(kind, []):
             column = change.fieldNames()[0]
             if column in needed:
-                raise Unsupported(f"{table}: the property {needed[column]} needs the column {column}; drop that first")
+                way = " by ALTER TABLE … CLUSTER BY NONE" if needed[column] == CLUSTER_BY else ""
+                raise Unsupported(
+                    f"{table}: the property {needed[column]} needs the column {column}; drop that first{way}"
+                )
 
 
 def _set_properties(
