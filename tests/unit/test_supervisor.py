@@ -148,6 +148,20 @@ def test_process_that_leaves_is_killed_only_if_other_callers_need_it(monkeypatch
     assert own.logged.count("worker held; replaced") == 3
 
 
+def test_successor_that_ends_before_its_predecessor_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(own: Workers) -> None:
+        await own.all[0].hold(Hold.SOME)
+        await own.until(2)
+        own.all[1].ended.set()
+        await own.until(3)
+        own.all[2].ended.set()
+        await own.until(4)
+        assert (own.all[0].leaves, own.all[0].ended.is_set()) == (True, False)
+
+    own = Workers(monkeypatch, play, lasting=(0,))
+    assert own.logged.count("worker ended") == 2
+
+
 def test_supervisor_imports_nothing_that_opens_a_catalog() -> None:
     """Each server has one, so it must be small, and start fast."""
     modules = "lancekeep.entrypoints.rest.workers, lancekeep.entrypoints.rest.task, lancekeep.entrypoints.cli.serve"

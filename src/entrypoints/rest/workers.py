@@ -232,6 +232,7 @@ class Supervisor:
         self._log = log
         self._workers: dict[int, Worker] = {}
         self._starting = [asyncio.Lock() for _ in range(workers)]
+        self._changed = [asyncio.Event() for _ in range(workers)]
         self._retry_at = [0.0] * workers
         self._processes: set[Worker] = set()
         self._past: Snapshot = {}
@@ -327,11 +328,13 @@ class Supervisor:
         if self._number > 1 or number in self._workers:  # one alone is the server, which is announced
             self._log.info("worker started", number=number, pid=worker.process.pid)
         self._workers[number] = worker
+        self._changed[number].set()
         return said
 
     async def _outlive(self, worker: Worker) -> None:
         """Keep what a worker has counted after its end."""
         await worker.ended.wait()
+        self._changed[worker.number].set()
         await worker.closed()
         self._processes.discard(worker)  # at once with the next line, so that counters never fall
         self._past = total((self._past, counted(worker.samples)))
@@ -342,9 +345,10 @@ class Supervisor:
         pause = 0.0
         while True:
             worker = self._workers[number]
-            await worker.ended.wait()
-            if self._workers[number] is not worker:
-                continue  # a reload has replaced it
+            if not worker.ended.is_set():  # its successor can end before it
+                await self._changed[number].wait()
+                self._changed[number].clear()
+                continue
             status = worker.process.returncode
             self._log.error("worker ended", number=number, pid=worker.process.pid, status=status)
             pause = 0.0 if time.monotonic() - worker.started > STABLE else min(LONGEST_PAUSE, 2 * pause or 0.1)
