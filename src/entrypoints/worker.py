@@ -41,6 +41,7 @@ def main(connection: int, listening: int) -> None:
             server.serve_from(listener)
             supervised.finish()
             server.leave()
+            server.end_process()
     except Exception as error:
         supervised.send("failed", portable(error))
         raise SystemExit(1) from error

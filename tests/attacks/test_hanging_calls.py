@@ -219,6 +219,21 @@ def test_held_worker_serves_on_while_its_successor_cannot_start(tmp_path: Path) 
         assert site.send("good", "t/describe", headers).status_code == 200
 
 
+def test_worker_whose_views_of_pages_hang_ends_after_its_replacement(tmp_path: Path) -> None:
+    settings = {"shutdown_seconds": "1", "operation_seconds": "1"}
+    with serving(tmp_path, threads=16, **settings) as site, ThreadPoolExecutor(8) as pool, site.stalled():
+        credential = site.headers("good")["x-api-key"]
+        with httpx.Client(base_url=site.uri, headers={"origin": site.uri}, timeout=60) as browser:
+            assert browser.post("/sign-in", data={"credential": credential, "next": "/"}).status_code == 303
+            asked = [pool.submit(browser.get, "/t/stalled") for _ in range(8)]
+            assert {each.result().status_code for each in asked} == {504}
+        replaced = site.await_event("worker held; replaced")["pid"]
+        end = time.monotonic() + 30
+        while replaced in workers_of(site.process.pid):
+            assert time.monotonic() < end, "its threads outlast its last request"
+            time.sleep(0.1)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let the worker finish its requests")
 def test_worker_of_a_killed_server_ends_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, threads=1, shutdown_seconds="600") as site, site.stalled(), ThreadPoolExecutor(1) as thread:

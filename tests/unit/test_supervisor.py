@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lancekeep.domain.errors import LancekeepError
 from lancekeep.entrypoints.rest import workers
 from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.workers import Supervisor
@@ -26,6 +27,7 @@ class Workers:
         play: What happens once the first worker serves; then the supervisor stops.
         hanging: The starts that never end, from 0.
         lasting: The workers that do not end when they leave.
+        failing: The workers that say that they cannot start.
     """
 
     def __init__(
@@ -34,9 +36,10 @@ class Workers:
         play: Callable[[Workers], Any],
         hanging: tuple[int, ...] = (),
         lasting: tuple[int, ...] = (),
+        failing: tuple[int, ...] = (),
     ) -> None:
         self.all: list[Fake] = []
-        self.hanging, self.lasting = hanging, lasting
+        self.hanging, self.lasting, self.failing = hanging, lasting, failing
         self.logged: list[str] = []
         monkeypatch.setattr(workers, "Worker", self._new)
         log = SimpleNamespace(info=self._log, error=self._log)
@@ -90,6 +93,8 @@ class Fake:
     async def open(self, task: Any) -> str:
         if self.index in self._own.hanging:
             await asyncio.Event().wait()
+        if self.index in self._own.failing:
+            raise LancekeepError("no keys")
         self.serves = True
         return "ready"
 
@@ -160,6 +165,18 @@ def test_successor_that_ends_before_its_predecessor_is_started_again(monkeypatch
 
     own = Workers(monkeypatch, play, lasting=(0,))
     assert own.logged.count("worker ended") == 2
+
+
+def test_successor_that_cannot_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "RETRY", 0.0)
+
+    async def play(own: Workers) -> None:
+        await own.all[0].hold(Hold.SOME)
+        await own.all[0].hold(Hold.SOME)
+        await own.until(3)
+
+    own = Workers(monkeypatch, play, failing=(1,))
+    assert (own.all[1].signals, own.all[0].leaves) == ([signal.SIGKILL], True)
 
 
 def test_supervisor_imports_nothing_that_opens_a_catalog() -> None:

@@ -9,7 +9,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from threading import Thread
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -19,6 +20,9 @@ from lancekeep.entrypoints.rest.logs import log_everything
 from lancekeep.entrypoints.rest.security.protocol import limited_headers
 from lancekeep.entrypoints.rest.security.setup import tls_of
 from lancekeep.entrypoints.rest.settings import ServerSettings
+
+CLOSING: Final = 5.0
+"""The least seconds that a process has to close its catalogs and to end its threads."""
 
 
 class _Config(uvicorn.Config):
@@ -101,6 +105,13 @@ class Server(uvicorn.Server):
         if self._application.state.running.wait(0) or not self._end_background(self._left()):
             os._exit(1)
 
+    def end_process(self) -> None:
+        """Let the process end soon, also if a store does not close or a thread hangs.
+
+        Views of pages and checks of health can hang like operations.
+        """
+        Thread(target=_end_after, args=(max(CLOSING, self._left()),), name="end", daemon=True).start()
+
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, then wait for operations within what is left of ``shutdown_seconds``.
 
@@ -132,6 +143,11 @@ class Server(uvicorn.Server):
         self._application.state.threads.stop()
         self._end_background(0)
         await super().shutdown(sockets)
+
+
+def _end_after(seconds: float) -> None:
+    time.sleep(seconds)
+    os._exit(1)
 
 
 def _spare_collections() -> None:

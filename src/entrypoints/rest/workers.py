@@ -325,6 +325,9 @@ class Supervisor:
         except TimeoutError:
             worker.signal(signal.SIGKILL)
             raise EngineFailed(f"worker {number} was not ready within {seconds:g} seconds") from None
+        except Exception:
+            worker.signal(signal.SIGKILL)  # it has closed its catalog, but a thread that hangs would keep it
+            raise
         if self._number > 1 or number in self._workers:  # one alone is the server, which is announced
             self._log.info("worker started", number=number, pid=worker.process.pid)
         self._workers[number] = worker
