@@ -6,7 +6,8 @@
 URL names an empty PostgreSQL database, postgresql://USER@HOST/DATABASE, in which the role may create tables. Without
 it, a server with the defaults of Debian's package is started, except for its files in a temporary directory. The
 database generates the entries. Each figure is the time of one call through `Catalog`, beside the manifest table of a
-directory with as many tables. Every home syncs its changes to disk.
+directory with as many tables, and beside one statement by key through the driver alone, which is what the machine
+allows. Every home syncs its changes to disk.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ FROM lancekeep.catalog, generate_series(0, %(tables)s - 1) AS number,
 WHERE catalog.name = %(name)s
 """
 
+BY_KEY = "SELECT location FROM lancekeep.entry WHERE catalog = %s AND object_id = %s AND since >= 0"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -68,6 +71,7 @@ def main() -> None:
             if directory is not None:
                 fill_directory(directory, tables)
             postgres = partial(open_postgres, f"{scratch}/pg{tables}", url)
+            statement_alone(tables, url)
             compare(tables, postgres, directory)
             for processes in arguments.processes:
                 rate = declare_together(tables, postgres, processes)
@@ -132,6 +136,29 @@ def fill_directory(root: str, tables: int) -> None:
         directory_of(catalog).ledger.manifest.apply(lambda _: (entries, None))
 
 
+def statement_alone(tables: int, url: str) -> None:
+    """Print how long the driver takes for a prepared statement that reads one entry."""
+    chance = random.Random(1)
+    with psycopg.connect(url.partition("?")[0], autocommit=True, prepare_threshold=0) as database:
+        catalog = database.execute("SELECT id FROM lancekeep.catalog WHERE name = %s", (url.rpartition("=")[2],))
+        (number,) = catalog.fetchone() or ()
+
+        def read() -> None:
+            key = f"{NAMESPACE}${table_name(chance.randrange(tables))}"
+            found = database.execute(BY_KEY, (number, key)).fetchall()
+            assert len(found) == 1
+
+        times = timed(read)
+    report("driver", tables, "statement", times)
+
+
+def report(home: str, tables: int, name: str, times: list[float]) -> float:
+    """Print the times of an operation, and return their median in milliseconds."""
+    median, high = statistics.median(times), times[int(len(times) * 0.99)]
+    print(f"{home:10} {tables:>9,} tables  {name:10} p50 {median:8.3f} ms  p99 {high:8.3f} ms", flush=True)
+    return median
+
+
 def measure(home: str, tables: int, connect: Callable[[], lancekeep.Catalog]) -> dict[str, float]:
     """Print the time of each operation, and return the medians in milliseconds."""
     chance, medians = random.Random(1), {}
@@ -151,10 +178,7 @@ def measure(home: str, tables: int, connect: Callable[[], lancekeep.Catalog]) ->
             "declare": lambda: catalog.declare_table(f"{NAMESPACE}.d{chance.getrandbits(64):x}"),
         }
         for name, act in operations.items():
-            times = timed(act)
-            medians[name], high = statistics.median(times), times[int(len(times) * 0.99)]
-            line = f"{home:10} {tables:>9,} tables  {name:10} p50 {medians[name]:8.3f} ms  p99 {high:8.3f} ms"
-            print(line, flush=True)
+            medians[name] = report(home, tables, name, timed(act))
     return medians
 
 

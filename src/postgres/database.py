@@ -353,11 +353,9 @@ class BoundedConnection(psycopg.Connection[Row]):
         """
         failed: psycopg.Error | None = None
         try:
-            with self.pipeline():
+            with self.pipeline():  # its statements are one transaction, which its end commits
                 try:
-                    self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
                     *_, last = [self.execute(*step) for step in steps]
-                    self.execute("COMMIT")
                 except psycopg.Error as error:  # otherwise the driver logs that the statements after it fail, too
                     failed = error
         except psycopg.Error as error:

@@ -298,18 +298,18 @@ def test_registration_of_a_chosen_directory_raises_concurrent_modification(
     other.upkeep.migrate()
     assert declaring.list_tables() == ["t"]
     other.deregister_table("t")
-    choose = directory_of(declaring).tables._free_location
+    choose = directory_of(declaring).tables._prescribed_location
     looks: list[Callable[[], object]] = [
         lambda: other.register_table("u", "t.lance"),
         lambda: None,
     ]  # of those, the first is at a stale view
 
-    def slowly(*arguments: Any) -> str:
+    def slowly(*arguments: Any) -> str | None:
         chosen = choose(*arguments)
         looks.pop()()
         return chosen
 
-    monkeypatch.setattr(directory_of(declaring).tables, "_free_location", slowly)
+    monkeypatch.setattr(directory_of(declaring).tables, "_prescribed_location", slowly)
     with pytest.raises(lancekeep.ConcurrentModification, match="which was chosen for t, belongs to"):
         declaring.declare_table("t")
     assert arena.tables() == {"u": [1, 2, 3]}

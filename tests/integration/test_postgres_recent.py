@@ -258,8 +258,11 @@ def some_decision(chance: random.Random) -> Decide:
 WRITERS, CALLS = 8, 25
 
 
-def test_changes_of_racing_processes_have_an_order(url: str) -> None:
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_changes_of_racing_processes_have_an_order(url: str, isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each change that was made is what its decision returns about the changes before it."""
+    monkeypatch.setenv("PGOPTIONS", f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}")
+    url = f"{url}&connections={WRITERS + len(isolation)}"  # of this test alone, so that they have the isolation
     start, made = Barrier(WRITERS), {}
 
     def use(number: int) -> None:

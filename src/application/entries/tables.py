@@ -218,15 +218,16 @@ class Tables:
             raise InvalidInput("a table needs a name; the empty identifier is the root namespace")
         given = [None if each.location is None else self._places.relative(each.location) for each in declarations]
         stated = [self.checked(each.properties) for each in declarations]
+        new = [self._places.new_location(each.id) for each in declarations]  # once, so that its owner is asked for once
 
         def placed(view: CatalogView) -> list[Table]:
             return [
                 Table(
                     each.id,
-                    location or self._free_location(each.id, view),
+                    location or self._prescribed_location(each.id, view) or fresh,
                     with_default(properties, view.properties, has_rows=each.is_clone),
                 )
-                for each, location, properties in zip(declarations, given, stated, strict=True)
+                for each, location, fresh, properties in zip(declarations, given, new, stated, strict=True)
             ]
 
         def accept(view: CatalogView) -> list[Change]:
@@ -415,16 +416,11 @@ class Tables:
             ):
                 self._release(table)
 
-    def _free_location(self, object_id: ObjectId, view: CatalogView) -> str:
-        """Choose the location of a new table.
-
-        The table gets the directory that the manifest store prescribes, unless another table has it.
-        """
+    def _prescribed_location(self, object_id: ObjectId, view: CatalogView) -> str | None:
+        """Return the directory that the manifest store prescribes for a new table, unless another table has it."""
         prescribed = self._ledger.manifest.location_of(object_id)
         owner = None if prescribed is None else view.owner_of(prescribed)
-        if prescribed is None or (owner is not None and owner.object_id != object_id.key):
-            return self._places.new_location(object_id)
-        return prescribed
+        return prescribed if owner is None or owner.object_id == object_id.key else None
 
     def stable_row_ids(self, table: Table) -> bool | None:
         """Return whether a table has stable row ids; None if it has no version."""
