@@ -35,7 +35,7 @@ def main(connection: int, listening: int) -> None:
         with served_by(task) as (app, served, end_background):
             supervised.show(app.state.metrics.registry)
             app.state.metrics.gather_by(supervised.metrics)
-            server = Server(app, task.settings, end_background, lambda: supervised.send("ready", served))
+            server = Server(app, task.settings, end_background, partial(supervised.serve, served))
             supervised.succeed_if(app.state.threads.hold, partial(server.stop_after_requests, task.longest))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             server.serve_from(listener)

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
@@ -37,9 +38,13 @@ from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.domain.commit import Committed, Conflict
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
+from lancekeep.entrypoints.rest import workers
 from lancekeep.entrypoints.rest.app import create_app
+from lancekeep.entrypoints.rest.listening import listen, url_of
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.task import Task
+from lancekeep.entrypoints.rest.workers import Supervisor
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 METRIC = re.compile(r"^(lancekeep_\w+)(?:\{(.*)\})? (.*)$", re.MULTILINE)
@@ -139,6 +144,35 @@ def test_connections_wait_in_one_queue_until_a_worker_is_free(tmp_path: Path) ->
         for connection in waiting:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert {connection.recv(12) for connection in waiting} == {b"HTTP/1.1 200"}
+
+
+@pytest.mark.slow
+def test_worker_whose_event_loop_is_silent_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor of this process, which has less patience than that of ``lancekeep serve``."""
+    monkeypatch.setattr(workers, "SILENCE", 8)
+    root, commits = f"{tmp_path}/lake", f"sqlite://{tmp_path}/commits.db"
+    task = Task.configured(ServerSettings(shutdown_seconds=5), {"root": root, "commit_store": commits})
+    logged: list[str] = []
+    log = SimpleNamespace(**dict.fromkeys(("info", "error"), lambda event, **_: logged.append(event)))
+    with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(1) as thread:
+        uri, others = url_of(listener), {*workers_of(os.getpid())}
+
+        def play() -> str:
+            try:
+                Event().wait(10)  # a worker that waits for requests is not silent
+                [worker] = {*workers_of(os.getpid())} - others
+                os.kill(worker, signal.SIGSTOP)
+                assert httpx.get(f"{uri}/healthz", timeout=100).status_code == 200  # by the next worker
+                return httpx.get(f"{uri}/metrics", timeout=100).text
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        played: list[Future[str]] = []
+        Supervisor(task.of_worker, 1, listener, 5, log, 60).run(lambda served: played.append(thread.submit(play)))
+        assert "lancekeep_worker_silences_total 1.0" in played[0].result()
+    assert logged == ["worker silent", "worker silent; killed", "worker ended", "worker started"]
 
 
 @pytest.mark.slow

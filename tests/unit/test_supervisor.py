@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,8 @@ class Workers:
         hanging: The starts that never end, from 0.
         lasting: The workers that do not end when they leave.
         failing: The workers that say that they cannot start.
+        silent: The workers whose event loops are silent once they serve.
+        short: The workers that end when they say that they serve.
     """
 
     def __init__(
@@ -37,9 +40,13 @@ class Workers:
         hanging: tuple[int, ...] = (),
         lasting: tuple[int, ...] = (),
         failing: tuple[int, ...] = (),
+        silent: tuple[int, ...] = (),
+        short: tuple[int, ...] = (),
     ) -> None:
         self.all: list[Fake] = []
-        self.hanging, self.lasting, self.failing = hanging, lasting, failing
+        self.hanging, self.lasting, self.failing, self.silent, self.short = hanging, lasting, failing, silent, short
+        self.takes_lines = Event()
+        self.takes_lines.set()
         self.logged: list[str] = []
         monkeypatch.setattr(workers, "Worker", self._new)
         log = SimpleNamespace(info=self._log, error=self._log)
@@ -54,6 +61,7 @@ class Workers:
         return fake
 
     def _log(self, event: str, **fields: Any) -> None:
+        self.takes_lines.wait()
         self.logged.append(event)
 
     def _began(self, play: Callable[[Workers], Any]) -> None:
@@ -82,6 +90,8 @@ class Fake:
         self.started = time.monotonic()
         self.ended = asyncio.Event()
         self.samples: dict[str, Any] = {}
+        self.silence: int | None = None
+        self.warning = Thread()
         self.signals: list[int] = []
         self.serves = self.leaves = False
 
@@ -95,6 +105,11 @@ class Fake:
             await asyncio.Event().wait()
         if self.index in self._own.failing:
             raise LancekeepError("no keys")
+        if self.index in self._own.silent:
+            self.silence = 0
+        if self.index in self._own.short:
+            self.ended.set()
+            await asyncio.sleep(0.01)
         self.serves = True
         return "ready"
 
@@ -165,6 +180,72 @@ def test_successor_that_ends_before_its_predecessor_is_started_again(monkeypatch
 
     own = Workers(monkeypatch, play, lasting=(0,))
     assert own.logged.count("worker ended") == 2
+
+
+def test_successor_that_ends_once_it_serves_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(own: Workers) -> None:
+        await own.all[0].hold(Hold.SOME)
+        await own.until(3)
+
+    own = Workers(monkeypatch, play, lasting=(0,), short=(1,))
+    assert own.logged.count("worker ended") == 1
+
+
+def test_silent_worker_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "CHECK", 0.001)
+
+    async def play(own: Workers) -> None:
+        await own.until(3)
+        await asyncio.sleep(0.1)
+
+    own = Workers(monkeypatch, play, silent=(0, 1))
+    assert [each.signals for each in own.all] == [[signal.SIGKILL], [signal.SIGKILL], []]
+    assert own.logged[:4] == ["worker silent", "worker silent; killed", "worker ended", "worker started"]
+
+
+def test_suspension_of_the_machine_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "CHECK", 0.01)
+
+    async def play(own: Workers) -> None:
+        await asyncio.sleep(0.03)
+        time.sleep(1)  # the supervisor, too, does not run
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert own.all[0].silence in range(10)
+
+    assert Workers(monkeypatch, play, silent=(0,)).logged == []
+
+
+def test_worker_is_not_killed_while_the_log_takes_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "CHECK", 0.001)
+
+    async def play(own: Workers) -> None:
+        own.takes_lines.clear()
+        await asyncio.sleep(0.3)
+        assert not own.all[0].signals
+        own.takes_lines.set()
+        await own.until(2)
+
+    own = Workers(monkeypatch, play, silent=(0,))
+    assert own.logged[:2] == ["worker silent", "worker silent; killed"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show debuggers")
+def test_worker_in_a_debugger_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "CHECK", 0.001)
+    line = "import ctypes; ctypes.CDLL(None).ptrace(0, 0, None, None); print(flush=True); input()"  # PTRACE_TRACEME
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", line], stdin=pipe, stdout=pipe, text=True) as traced:
+        assert traced.stdout is not None
+        traced.stdout.readline()
+
+        async def play(own: Workers) -> None:
+            own.all[0].process.pid = traced.pid
+            await asyncio.sleep(0.3)
+
+        own = Workers(monkeypatch, play, silent=(0,))
+        traced.kill()
+    assert (own.all[0].signals, set(own.logged)) == ([], {"worker silent"})
 
 
 def test_successor_that_cannot_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from threading import Lock, Thread
+from contextlib import suppress
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -31,7 +32,7 @@ PATIENCE: Final = 5.0
 """How many seconds a worker waits for the metrics of all workers."""
 
 CHECK: Final = 1.0
-"""The seconds between two checks whether a worker needs a successor."""
+"""The seconds between two checks whether a worker needs a successor, and whether its event loop runs."""
 
 
 def encoded(message: Any) -> bytes:
@@ -76,6 +77,17 @@ class Supervised:
                 self._channel.sendall(encoded(message))
             except OSError:
                 return  # the thread that receives ends this process
+
+    def serve(self, served: Any) -> None:
+        """Report that this process serves, and from then on that its event loop runs.
+
+        The event loop calls it.
+
+        Args:
+            served: What the process serves.
+        """
+        self.send("ready", served)
+        Thread(target=self._live, args=(asyncio.get_running_loop(),), name="liveness", daemon=True).start()
 
     def watch(self, shutdown_seconds: float) -> None:
         """Answer the supervisor in a thread, and end this process after it.
@@ -124,6 +136,20 @@ class Supervised:
 
     def _samples(self) -> Snapshot:
         return {} if self._registry is None else snapshot(self._registry)
+
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Report each second that a loop runs, or has ended: what follows its end has its own limit of time.
+
+        The loop does not write itself, because a supervisor that is stopped does not read.
+        """
+        while True:
+            ran = Event()
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ran.set)
+            while not (ran.wait(CHECK) or loop.is_closed()):
+                pass
+            self.send("alive")
+            time.sleep(CHECK)
 
     def _succeed_if(self, hold: Callable[[], Hold]) -> None:
         while True:

@@ -10,6 +10,7 @@ no connection to any store.
 - A worker whose threads are held by abandoned operations is replaced: the next worker is ready before the old one
   stops, which lets all requests in progress finish. If the next one is held, too, it waits for the end of the old one.
   If its hold leaves nothing to other callers, the old one is killed. So each worker has at most three processes.
+- A worker whose event loop is silent is killed, and started again: a native call may keep the lock of the interpreter.
 - SIGTERM and SIGINT, and SIGHUP from a terminal that has gone, stop all workers; they are killed `shutdown_seconds`
   later.
 - Each worker holds one end of a connection to the supervisor. If the supervisor ends in any way, the workers stop.
@@ -27,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
@@ -35,7 +37,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from lancekeep.domain.errors import EngineFailed
 from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
-from lancekeep.entrypoints.rest.supervised import LENGTH, encoded
+from lancekeep.entrypoints.rest.supervised import CHECK, LENGTH, encoded
 
 PROGRAM: Final = "lancekeep.entrypoints.worker"
 """The module that a worker runs."""
@@ -52,6 +54,12 @@ START: Final = 60.0
 RETRY: Final = 10.0
 """How many seconds pass before another successor of a held worker is started, if one could not start."""
 
+SILENCE: Final = 30
+"""After how many checks without a sign of its event loop a worker is killed; after half of them, the log says so.
+
+Checks are counted, not seconds: a suspended machine or supervisor has missed one check at most.
+"""
+
 ANSWER: Final = 2.0
 """How many seconds a worker has to send its metrics; afterwards its last known ones count."""
 
@@ -64,6 +72,8 @@ class Worker:
         process: The process.
         started: When it was started, in monotonic seconds.
         ended: Whether it has ended.
+        silence: The checks since its event loop was heard; None while it starts, and once it is killed for it.
+        warning: Writes to the log that it is silent.
     """
 
     def __init__(
@@ -77,6 +87,8 @@ class Worker:
         self.started = time.monotonic()
         self.ended = asyncio.Event()
         self.samples: Snapshot = {}
+        self.silence: int | None = None
+        self.warning = Thread()
         self._asked = asked
         self._held = held
         self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -163,6 +175,8 @@ class Worker:
             while True:
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 kind, *values = pickle.loads(await reader.readexactly(size))
+                if kind in ("ready", "alive"):
+                    self.silence = 0
                 if kind in ("ready", "failed"):
                     self._started(kind, values[0])
                 elif kind == "metrics":
@@ -171,7 +185,7 @@ class Worker:
                     self._held(self, values[0])
                 elif kind == "last":
                     self.samples = values[0]
-                else:
+                elif kind == "sampled":
                     number, self.samples = values
                     self._settle(number)
         for number in list(self._waiting):
@@ -248,6 +262,11 @@ class Supervisor:
             "Worker processes that were replaced because operations held their threads.",
             registry=registry,
         )
+        self._silences = Counter(
+            "lancekeep_worker_silences",
+            "Worker processes that were killed because their event loop was silent.",
+            registry=registry,
+        )
 
     def run(self, announce: Callable[[Any], None]) -> None:
         """Serve until a signal.
@@ -300,6 +319,7 @@ class Supervisor:
         announce(first)
         for number in range(self._number):
             self._spawn(self._keep(number))
+        self._spawn(self._listen())
         while True:
             await self._reloading.wait()
             self._reloading.clear()
@@ -368,6 +388,33 @@ class Supervisor:
                     self._log.error("worker does not start", number=number, error=str(error))
                     pause = min(LONGEST_PAUSE, 2 * pause or 0.1)
 
+    async def _listen(self) -> None:
+        """Kill workers whose event loops are silent.
+
+        If the log takes no lines, the event loops wait for it as well. So the supervisor first writes a line, in a
+        thread, and the silence lasts no longer than half of its limit until the line is written. A debugger may stop
+        a worker for any time.
+        """
+        while True:
+            await asyncio.sleep(CHECK)
+            for each in list(self._processes):
+                if each.silence is None or each.ended.is_set():
+                    continue
+                each.silence += 1
+                fields = {"number": each.number, "pid": each.process.pid}
+                if each.silence == SILENCE // 2:
+                    each.warning = Thread(
+                        target=self._log.error, args=("worker silent",), kwargs=fields, name="warning", daemon=True
+                    )
+                    each.warning.start()
+                elif each.warning.is_alive() or (each.silence > SILENCE and _is_traced(each.process.pid)):
+                    each.silence = SILENCE // 2
+                elif each.silence > SILENCE:
+                    each.silence = None
+                    self._silences.inc()
+                    self._log.error("worker silent; killed", **fields)
+                    each.signal(signal.SIGKILL)
+
     async def _reload(self) -> None:
         """Replace the workers one by one; stop at the first that cannot start."""
         for number in range(self._number):
@@ -416,3 +463,10 @@ class Supervisor:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _is_traced(pid: int) -> bool:
+    """Return whether a debugger is attached to a process, if the system shows it."""
+    with suppress(OSError):
+        return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+    return False
