@@ -28,7 +28,7 @@ REBASED = ("lancekeep.committer", "rebase")
 
 LOOK_EVERY = 0.2
 """Seconds after which a committer that waits for such a writer checks again whether the writer has committed."""
-_LONGEST_LINGER = 0.15
+_LONGEST_LINGER = 0.25
 _BUSY = 1.0
 """Seconds of uninterrupted commits after which others may be starved."""
 _REST = 0.5

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import attrs
@@ -316,6 +317,39 @@ def test_engine_merges_what_only_it_can(
     upsert(catalog, rows)
     assert merges
     assert {0: 0, 1: 1, 2: 1}.items() <= dict(zip(*plain(catalog).to_table().to_pydict().values(), strict=True)).items()
+
+
+@pytest.mark.parametrize("made", [None, _stable], ids=["plain", "stable"])
+def test_first_of_many_clients_is_not_merged_by_the_engine_if_the_others_arrive_while_it_opens_the_table(
+    tmp_path: Path, merges: list[int], monkeypatch: pytest.MonkeyPatch, made: Callable[[lancekeep.Catalog], None] | None
+) -> None:
+    monkeypatch.setattr(direct_upserts, "_OFTEN", 4)
+    commit, is_alone, opens = DirectUpserts.commit, Event(), count()
+
+    def opening(self: DirectUpserts, table: Any, *given: Any, **named: Any) -> Changed | None:
+        done = commit(self, table, *given, **named)
+        if next(opens) == 0:
+            assert done is None
+            is_alone.set()
+            while len(directory_of(catalog).upserts._waiting_lines.of(table).waiting) < 3:
+                Event().wait(0.001)
+        return done
+
+    monkeypatch.setattr(DirectUpserts, "commit", opening)
+    catalog = connect(tmp_path)
+    (made or (lambda catalog: catalog.write("t", people(0, 1))))(catalog)
+    version = plain(catalog).version
+
+    def arrive(number: int) -> MergeCounts:
+        if number:
+            is_alone.wait(30)
+        return upsert(catalog, people(number, 10 + number, by=5 + number))
+
+    counts = all_at_once([partial(arrive, number) for number in range(4)])
+    assert counts == [*[MergeCounts(1, 1, 0)] * 2, *[MergeCounts(2, 0, 0)] * 2]
+    assert rows_of(catalog) == {number: 5 + number % 10 for number in (0, 1, 2, 3, 10, 11, 12, 13)}
+    assert plain(catalog).version == version + 2
+    assert merges == ([] if made is None else [2, 6])
 
 
 @pytest.mark.parametrize("limit", ["MOST_KEYS", "MOST_BYTES"])

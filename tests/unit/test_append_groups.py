@@ -41,6 +41,8 @@ def test_only_a_committer_with_several_clients_lingers() -> None:
     assert alone.linger() == (0, 0.0)
     together = Pace().committed(64, 0.0, 0.08, met=False)
     assert together.linger() == (64, 0.06)
+    slow = Pace().committed(64, 0.0, 9.0, met=False)
+    assert slow.linger() == (64, 0.25)
 
 
 def test_clients_that_are_split_into_two_groups_are_united() -> None:

@@ -177,6 +177,7 @@ class DirectUpserts:
         rule: MergeRule,
         group: Sequence[Rows],
         *,
+        waiting: int,
         claim: Claim,
         checks: Callable[[Rules], object],
         announce: Callable[[CommitAttempt], object],
@@ -187,6 +188,7 @@ class DirectUpserts:
             table: The table.
             rule: The key columns, and whether indexes are used.
             group: The rows of each upsert. No two rows of the group have a common key.
+            waiting: The number of upserts that wait for the next group.
             claim: Records the keys of the group's requests, while files are written.
             checks: Checks the rows, if the table has rules.
             announce: Is called before the commit. Its errors are raised.
@@ -198,7 +200,7 @@ class DirectUpserts:
             ConcurrentModification: Another writer was faster. Nothing was committed.
             CommitUnknown, CommitRefused, StoreUnavailable: As `Versions.commit_built`.
         """
-        if len(rule.on) != 1 or not self._is_worth_it(table, len(group)):
+        if len(rule.on) != 1 or not self._is_worth_it(table, len(group), waiting):
             return None
         known = self._known.pop(table, None)
         try:
@@ -226,8 +228,18 @@ class DirectUpserts:
             self._predecessors.hint(known.base)
         return Changed(committed.version, built.transaction)
 
-    def _is_worth_it(self, table: ObjectId, upserts: int) -> bool:
-        """Return whether upserts come so often that reading the keys of the table is worth it."""
+    def has_become_worth_it(self, table: ObjectId, rule: MergeRule, waiting: int) -> bool:
+        """Return whether `commit` may take a group that it has left to the engine because upserts came too seldom.
+
+        Args:
+            table: The table.
+            rule: As for `commit`.
+            waiting: The number of upserts that have arrived since.
+        """
+        return len(rule.on) == 1 and table not in self._known and self._is_worth_it(table, 0, waiting)
+
+    def _is_worth_it(self, table: ObjectId, upserts: int, waiting: int) -> bool:
+        """Count upserts; return whether they come so often that reading the keys of the table is worth it."""
         now = self._clock()
         began, count = self._asked.get(table, (now, 0))
         if now < began:
@@ -239,7 +251,7 @@ class DirectUpserts:
         if len(self._asked) >= _REMEMBERED:
             self._asked.clear()
         self._asked[table] = began, count + upserts
-        return count + upserts >= _OFTEN
+        return count + upserts + waiting >= _OFTEN
 
     def _refuse(self, table: ObjectId, seconds: float) -> None:
         """Leave the groups of a table to the engine for some time."""

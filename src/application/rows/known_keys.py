@@ -37,6 +37,7 @@ class KnownKeys:
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
+        self._is_sorted = pa.types.is_integer(kind)  # texts take seconds to sort
         self._values = pa.chunked_array([], kind)
         self._addresses: Addresses = np.empty(0, np.uint64)
         self._moved: dict[Any, int] = {}
@@ -60,12 +61,21 @@ class KnownKeys:
         Values that no row has are left out.
         """
         found: dict[Any, list[int]] = {value: [self._moved[value]] for value in wanted if value in self._moved}
-        at = pc.indices_nonzero(pc.is_in(self._values, value_set=pa.array(wanted, self.kind)))
-        values = self._values.take(at).to_pylist()
-        for value, address in zip(values, self._addresses[at.to_numpy()].tolist(), strict=True):
+        at = self._places(pa.array(wanted, self.kind))
+        values = self._values.take(pa.array(at)).to_pylist()
+        for value, address in zip(values, self._addresses[at].tolist(), strict=True):
             if address not in self._dead:
                 found.setdefault(value, []).append(address)
         return found
+
+    def _places(self, wanted: Any) -> Addresses:
+        """Return the places of some values in memory."""
+        if not self._is_sorted or not len(self._values):
+            return pc.indices_nonzero(pc.is_in(self._values, value_set=wanted)).to_numpy()
+        values, asked = self._values.chunk(0).to_numpy(), np.unique(wanted.to_numpy())
+        first, last = (np.searchsorted(values, asked, side) for side in ("left", "right"))
+        many = last - first
+        return np.repeat(last - np.cumsum(many), many).astype(np.uint64) + np.arange(many.sum(), dtype=np.uint64)
 
     def move(self, values: Sequence[Any], fragment: int, before: Mapping[Any, Sequence[int]]) -> None:
         """Note that the rows with some values are the rows of a new fragment now.
@@ -99,9 +109,16 @@ class KnownKeys:
         keep &= ~np.isin(self._addresses, np.array(sorted(self._dead), np.uint64))
         self._dead.clear()
         values = self._values.filter(pa.array(keep))
-        self._values = pa.chunked_array([*values.chunks, *(each.cast(self.kind) for each, _ in added)], self.kind)
-        self._values = pa.chunked_array([self._values.combine_chunks()], self.kind)
+        values = pa.chunked_array([*values.chunks, *(each.cast(self.kind) for each, _ in added)], self.kind)
         self._addresses = np.concatenate([self._addresses[keep], *(each for _, each in added)])
+        together = values.combine_chunks()
+        if together.null_count:  # which no caller asks for
+            keep = together.is_valid().to_numpy(zero_copy_only=False)
+            together, self._addresses = together.drop_null(), self._addresses[keep]
+        if self._is_sorted:
+            order = np.argsort(together.to_numpy(), kind="stable")
+            together, self._addresses = together.take(pa.array(order)), self._addresses[order]
+        self._values = pa.chunked_array([together], self.kind)
 
     def _moved_rows(self) -> Iterator[tuple[Any, Addresses]]:
         moved, self._moved, self._moved_bytes = self._moved, {}, 0

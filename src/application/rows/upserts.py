@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any
@@ -244,7 +245,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
             The upserts to commit together next.
         """
         keys = None if self._keys is None else GroupKeys(self._keys, line.table, group)
-        attempt = _Merge(self._writes, self._engine, line.table, group, keys, self._direct)
+        attempt = _Merge(self._writes, self._engine, line, group, keys, self._direct)
 
         def commit(source: Source) -> Changed:
             now = self._clock()
@@ -299,6 +300,10 @@ class _Divided(LancekeepError):
         self.rest = rest
 
 
+class _Frequent(LancekeepError):
+    """The keys of the table have to be read first; nothing was committed."""
+
+
 class _Uncounted(LancekeepError):
     """The keys that were found do not explain what the merge inserts and updates; nothing was committed."""
 
@@ -319,7 +324,7 @@ class _Merge:
         self,
         writes: WriteService,
         engine: TableEngine,
-        table: ObjectId,
+        line: UpsertLine,
         group: Sequence[Upsert],
         keys: GroupKeys | None,
         direct: DirectUpserts | None,
@@ -327,12 +332,14 @@ class _Merge:
         self._direct = direct
         self._writes = writes
         self._engine = engine
-        self._table = table
+        self._line = line
+        self._table = line.table
         self._group = group
         self._keys = keys
         self.has_begun = False
         self.counts: Sequence[MergeCounts] = ()
         self._is_by_engine = False
+        self._may_become_direct = direct is not None
 
     def commit(self, source: Source) -> Changed:
         """Merge the rows into the latest version.
@@ -352,11 +359,17 @@ class _Merge:
         return change
 
     def _commit(self, source: Source) -> Changed:
-        self._require_callers()
+        while True:
+            self._require_callers()
+            self.has_begun = self._is_by_engine = False
+            with suppress(_Frequent):
+                return self._commit_directly() or self._commit_by_engine(source)
+
+    def _commit_by_engine(self, source: Source) -> Changed:
         rows, rule = self._engine.rows, self._group[0].rule
-        self.has_begun = self._is_by_engine = False
 
         def merge(dataset: Any) -> Any:
+            self._require_rare(rule)
             sharing = [upsert for upsert in self._group if rows.takes(dataset, upsert.rows.table)]
             if len(sharing) < len(self._group):
                 raise _Divided(sharing)
@@ -367,8 +380,6 @@ class _Merge:
             self.has_begun = True
             return commit()
 
-        if (change := self._commit_directly()) is not None:
-            return change
         return change_table(
             self._writes,
             self._engine,
@@ -398,8 +409,28 @@ class _Merge:
 
         rows, rule = [upsert.rows for upsert in self._group], self._group[0].rule
         return self._direct.commit(
-            self._table, rule, rows, claim=claim, checks=partial(self._check, None), announce=announced
+            self._table,
+            rule,
+            rows,
+            waiting=len(self._line.waiting),
+            claim=claim,
+            checks=partial(self._check, None),
+            announce=announced,
         )
+
+    def _require_rare(self, rule: MergeRule) -> None:
+        """Stop a merge of the engine that has not begun, if so many upserts wait that reading all keys is worth it.
+
+        The first of many clients makes a group of its own. The merge takes seconds on an object store, but the engine
+        has only opened the table so far.
+
+        Raises:
+            _Frequent: Once at most, so that the engine commits what `DirectUpserts` cannot.
+        """
+        if self._may_become_direct and self._direct is not None:
+            self._may_become_direct = not self._direct.has_become_worth_it(self._table, rule, len(self._line.waiting))
+            if not self._may_become_direct:
+                raise _Frequent(f"{self._table}: upserts come often")
 
     def _begin(self, attempt: CommitAttempt | None) -> None:
         """Record the keys and let the callers learn of an attempt; None if the engine commits without a token.
