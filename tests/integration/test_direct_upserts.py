@@ -352,6 +352,18 @@ def test_first_of_many_clients_is_not_merged_by_the_engine_if_the_others_arrive_
     assert merges == ([] if made is None else [2, 6])
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_columns_of_another_writer_are_read_when_rows_have_them(tmp_path: Path, merges: list[int], store: str) -> None:
+    catalog = connect(tmp_path, store)
+    catalog.write("t", people(0, 1))
+    upsert(catalog, people(1, 2, by=1))
+    connect(tmp_path, store).open("t").add_columns({"more": "by + 1"})
+    rows = people(2, 3, by=2).append_column("more", pa.array([7, 8], pa.int64()))
+    assert upsert(catalog, rows) == MergeCounts(1, 1, 0)
+    assert not merges
+    assert rows_of(catalog) == {0: 0, 1: 1, 2: 2, 3: 2}
+
+
 @pytest.mark.parametrize("limit", ["MOST_KEYS", "MOST_BYTES"])
 def test_keys_that_are_too_many_are_not_read_again_and_again(
     tmp_path: Path, merges: list[int], monkeypatch: pytest.MonkeyPatch, limit: str

@@ -276,6 +276,7 @@ class DirectUpserts:
     ) -> _Built | None:
         """Build the next version, and write its files; None if the engine has to commit the group."""
         for _ in range(_READS):
+            is_latest = known.is_stale
             if known.is_stale:
                 self._read_again(table, known)
             is_current = self._predecessors.begin_checks(table, known.base)
@@ -290,9 +291,12 @@ class DirectUpserts:
             finally:
                 if built is not None and not may_commit:
                     self._discard(built)
-            if may_commit:
+            if may_commit and (built is not None or is_latest):
                 return built
-            known.lose()
+            if may_commit:  # a version that was not read yet may have the columns of the rows, or one row for each key
+                known.is_stale = True
+            else:
+                known.lose()
         return None
 
     def _build(self, known: _Known, group: Sequence[Rows]) -> _Built | None:
