@@ -47,7 +47,7 @@ def replaced(keys: KnownKeys, rows: Rows, fragment: int, values: list[Any], chan
 @pytest.mark.parametrize("most_moved", [3, 50_000])
 def test_keys_are_found_after_any_changes(monkeypatch: pytest.MonkeyPatch, kind: Any, most_moved: int) -> None:
     monkeypatch.setattr(known_keys, "_MOST_MOVED", most_moved)
-    of: Callable[[int], Any] = KINDS[kind]
+    of = KINDS[kind]
     for seed in range(40):
         chance = random.Random(seed)
         keys, rows = KnownKeys(kind), Rows()

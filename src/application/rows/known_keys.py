@@ -71,7 +71,8 @@ class KnownKeys:
     def _places(self, wanted: Any) -> Addresses:
         """Return the places of some values in memory."""
         if not self._is_sorted or not len(self._values):
-            return pc.indices_nonzero(pc.is_in(self._values, value_set=wanted)).to_numpy()
+            found: Addresses = pc.indices_nonzero(pc.is_in(self._values, value_set=wanted)).to_numpy()
+            return found
         values, asked = self._values.chunk(0).to_numpy(), np.unique(wanted.to_numpy())
         first, last = (np.searchsorted(values, asked, side) for side in ("left", "right"))
         many = last - first
