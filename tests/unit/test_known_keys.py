@@ -13,7 +13,7 @@ import pytest
 from lancekeep.application.rows import known_keys
 from lancekeep.application.rows.known_keys import KnownKeys
 
-KINDS = {
+KINDS: dict[Any, Callable[[int], Any]] = {
     pa.int64(): int,
     pa.uint8(): int,
     pa.uint64(): (2**64 - 60).__add__,
