@@ -229,7 +229,9 @@ class DirectUpserts:
         return Changed(committed.version, built.transaction)
 
     def has_become_worth_it(self, table: ObjectId, rule: MergeRule, waiting: int) -> bool:
-        """Return whether `commit` may take a group that it has left to the engine because upserts came too seldom.
+        """Return whether `commit` may take a group now that it has left to the engine.
+
+        Upserts came too seldom, and more wait now.
 
         Args:
             table: The table.
@@ -239,7 +241,7 @@ class DirectUpserts:
         return len(rule.on) == 1 and table not in self._known and self._is_worth_it(table, 0, waiting)
 
     def _is_worth_it(self, table: ObjectId, upserts: int, waiting: int) -> bool:
-        """Count upserts; return whether they come so often that reading the keys of the table is worth it."""
+        """Count upserts; return whether so many come that reading all keys is worth it."""
         now = self._clock()
         began, count = self._asked.get(table, (now, 0))
         if now < began:

@@ -419,10 +419,10 @@ class _Merge:
         )
 
     def _require_rare(self, rule: MergeRule) -> None:
-        """Stop a merge of the engine that has not begun, if so many upserts wait that reading all keys is worth it.
+        """Stop a merge of the engine before it begins, if many upserts wait.
 
         The first of many clients makes a group of its own. The merge takes seconds on an object store, but the engine
-        has only opened the table so far.
+        has only opened the table so far. Reading all keys is worth it then.
 
         Raises:
             _Frequent: Once at most, so that the engine commits what `DirectUpserts` cannot.
