@@ -37,7 +37,6 @@ def main(connection: int, listening: int) -> None:
             app.state.metrics.gather_by(supervised.metrics)
             server = Server(app, task.settings, end_background, partial(supervised.serve, served))
             supervised.succeed_if(app.state.threads.hold, partial(server.stop_after_requests, task.longest))
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             server.serve_from(listener)
             supervised.finish()
             server.leave()

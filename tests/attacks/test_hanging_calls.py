@@ -6,15 +6,17 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
@@ -232,6 +234,25 @@ def test_worker_whose_views_of_pages_hang_ends_after_its_replacement(tmp_path: P
         while replaced in workers_of(site.process.pid):
             assert time.monotonic() < end, "its threads outlast its last request"
             time.sleep(0.1)
+
+
+def test_ctrl_c_lets_requests_of_a_replaced_worker_finish(tmp_path: Path) -> None:
+    with serving(tmp_path, threads=4, header_seconds="100") as site, ThreadPoolExecutor(1) as pool:
+        address = urlsplit(site.uri)
+        with socket.create_connection((address.hostname, address.port), timeout=60) as idle:
+            asked = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+            idle.sendall(asked)
+            upload = Upload(site, pool)
+            site.process.send_signal(signal.SIGHUP)
+            with suppress(ConnectionError):  # once the old worker stops
+                while idle.recv(1 << 10):
+                    time.sleep(0.1)
+                    idle.sendall(asked)
+        for each in (site.process.pid, *workers_of(site.process.pid)):  # as a terminal does
+            os.kill(each, signal.SIGINT)
+        time.sleep(1)
+        assert upload.end().status_code == 200
+        assert site.process.wait(60) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let the worker finish its requests")

@@ -56,12 +56,12 @@ class Workers:
         self._play.result()
 
     def _new(self, number: int, listener: Any, asked: Any, held: Callable[[Any, Hold], None]) -> Fake:
-        fake = Fake(len(self.all), number, self, held)
+        fake = Fake(len(self.all), number, self, held, asked)
         self.all.append(fake)
         return fake
 
     def _log(self, event: str, **fields: Any) -> None:
-        self.takes_lines.wait()
+        self.takes_lines.wait(5)
         self.logged.append(event)
 
     def _began(self, play: Callable[[Workers], Any]) -> None:
@@ -84,8 +84,16 @@ class Workers:
 class Fake:
     """A worker that is no process."""
 
-    def __init__(self, index: int, number: int, own: Workers, held: Callable[[Any, Hold], None]) -> None:
-        self.index, self.number, self._own, self._held = index, number, own, held
+    def __init__(
+        self,
+        index: int,
+        number: int,
+        own: Workers,
+        held: Callable[[Any, Hold], None],
+        asked: Callable[[Any, int], None],
+    ) -> None:
+        self.index, self.number, self._own, self._held, self._asked = index, number, own, held, asked
+        self.is_sampled = False
         self.process = SimpleNamespace(pid=index, returncode=0)
         self.started = time.monotonic()
         self.ended = asyncio.Event()
@@ -105,13 +113,27 @@ class Fake:
             await asyncio.Event().wait()
         if self.index in self._own.failing:
             raise LancekeepError("no keys")
-        if self.index in self._own.silent:
-            self.silence = 0
+        self.silence = 0 if self.index in self._own.silent else -(10**9)
         if self.index in self._own.short:
             self.ended.set()
             await asyncio.sleep(0.01)
         self.serves = True
         return "ready"
+
+    async def ask(self) -> list[int]:
+        """Ask for the metrics of all workers; return the workers that the supervisor samples for the answer."""
+        self.told = asyncio.Event()
+        for each in self._own.all:
+            each.is_sampled = False
+        self._asked(self, 0)
+        await self.told.wait()
+        return [each.index for each in self._own.all if each.is_sampled]
+
+    async def sampled(self) -> None:
+        self.is_sampled = True
+
+    def tell(self, number: int, metrics: Any) -> None:
+        self.told.set()
 
     async def closed(self) -> None: ...
 
@@ -189,6 +211,18 @@ def test_successor_that_ends_once_it_serves_is_started_again(monkeypatch: pytest
 
     own = Workers(monkeypatch, play, lasting=(0,), short=(1,))
     assert own.logged.count("worker ended") == 1
+
+
+def test_metrics_are_those_of_all_workers_that_serve_or_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(own: Workers) -> None:
+        assert await own.all[0].ask() == [0]
+        await own.all[0].hold(Hold.SOME)
+        await own.until(2)
+        assert await own.all[1].ask() == [0, 1]
+        await own.all[1].hold(Hold.ALL)  # the worker that leaves is killed, and another one starts
+        assert (len(own.all), await own.all[1].ask()) == (3, [1])
+
+    Workers(monkeypatch, play, lasting=(0,), hanging=(2,))
 
 
 def test_silent_worker_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,8 @@ class Worker:
         self._reading: asyncio.Task[None] | None = None
         self._channel, other = socket.socketpair()
         with other:
-            # Ctrl-C reaches every process of a terminal. A worker takes it only once it can stop properly.
+            # Ctrl-C reaches every process of a terminal. A worker that stops already would cut off its requests. So
+            # workers never take SIGINT: the supervisor passes it on as SIGTERM.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 inherited = (other.fileno(), listener.fileno())
@@ -455,7 +456,8 @@ class Supervisor:
 
     async def _answer(self, worker: Worker, number: int) -> None:
         """Send a worker the metrics of all workers."""
-        await asyncio.gather(*(each.sampled() for each in self._workers.values()))
+        # Also of workers that leave: their requests in progress end. A worker that starts does not answer yet.
+        await asyncio.gather(*(each.sampled() for each in self._processes if each.silence is not None))
         present = [each.samples for each in self._processes]
         worker.tell(number, total((snapshot(self._registry), self._past, *present)))
 
