@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, partialmethod
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -362,6 +362,26 @@ def test_columns_of_another_writer_are_read_when_rows_have_them(tmp_path: Path, 
     assert upsert(catalog, rows) == MergeCounts(1, 1, 0)
     assert not merges
     assert rows_of(catalog) == {0: 0, 1: 1, 2: 2, 3: 2}
+
+
+@pytest.mark.parametrize("rule", [UPSERT, MergeRule(["id", "by"], update=True, insert=True)], ids=["twice", "columns"])
+def test_group_that_only_the_engine_merges_is_tried_once_without_it(
+    tmp_path: Path, merges: list[int], monkeypatch: pytest.MonkeyPatch, rule: MergeRule
+) -> None:
+    calls: dict[str, int] = {"commit": 0, "_read_again": 0}
+    for name in calls:
+
+        def counted(self: DirectUpserts, *given: Any, name: str = name, act: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return act(self, *given, **named)
+
+        monkeypatch.setattr(DirectUpserts, name, partialmethod(counted, act=getattr(DirectUpserts, name)))
+    catalog = connect(tmp_path, "sqlite")
+    _twice(catalog)
+    for turn in range(3):
+        upsert(catalog, people(1, 7 + turn, by=turn), rule)
+    assert len(merges) == 3
+    assert calls == {"commit": 3, "_read_again": 3 * (rule is UPSERT)}
 
 
 @pytest.mark.parametrize("limit", ["MOST_KEYS", "MOST_BYTES"])

@@ -309,7 +309,7 @@ class Versions:
         """
         self.require_one_scheme(table)
         self.columns.require_kept(table, None, lambda: built.content)
-        confirm = self._confirming(table, built.number, first=False) if self.managed else _nothing
+        confirm = self._confirming(table, built.number, first=False)
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
             root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm, announce=announce
@@ -417,10 +417,25 @@ class Versions:
                 return
         elif entry is not None and self._is_copied(table, Table.from_entry(entry), version):
             return
+        self._remove_unreadable(table, version)
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
         )
+
+    def _remove_unreadable(self, table: Table, version: int) -> None:
+        """Remove a new version whose files a drop or a rename has removed.
+
+        A V1 directory with a version is a table, and a new table there would continue after the version.
+        """
+        root, commits = self._places.dataset_root(table), self._ledger.commits
+        if not commits.rows.guarantees.derived:
+            return
+        with suppress(LancekeepError):  # the commit is refused in any case
+            row = commits.retry.call(partial(commits.final_object, root, version))
+            if row is not None and not commits.lineage.keeps_files(root, row):
+                commits.retry.call(partial(commits.objects.delete, row.path))
+                commits.objects.prune(root.key)
 
     def _is_copied(self, before: Table, after: Table, version: int) -> bool:
         """Return whether a table that moved has the same version in both directories.
