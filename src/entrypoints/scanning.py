@@ -8,11 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancekeep.adapters.lance.batches import BATCH_BYTES, MOST_ROWS
 from lancekeep.adapters.lance.blobs import is_blob
-
-READ_AHEAD: dict[str, Any] = {"io_buffer_size": 32 << 20, "batch_readahead": 4}
-"""Bytes and batches that a scan reads ahead; the engine's defaults are two gigabytes and 16 batches."""
-BATCH_ROWS, BATCH_BYTES = 8192, 2 << 20
 
 
 def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]) -> int:
@@ -30,7 +27,7 @@ def batch_rows(stored: pa.Schema, names: Iterable[str], fragments: Iterable[Any]
         width = max([width, *map(average_row, parts)])
     if blobs:
         width += _average_blobs(parts, list(blobs))
-    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, width)))
+    return max(1, min(MOST_ROWS, BATCH_BYTES // max(1, width)))
 
 
 def row_bytes(stored: pa.Schema, names: Iterable[str], average: int) -> int:

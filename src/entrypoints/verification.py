@@ -20,6 +20,7 @@ import attrs
 import lance
 from lance.file import LanceFileSession
 
+from lancekeep.adapters.lance.batches import READ_AHEAD
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.rows.digests import Digests, Recorded
@@ -36,7 +37,7 @@ from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
 from lancekeep.entrypoints.hashing import HashedFile, difference, hashed_file
 from lancekeep.entrypoints.index_verification import IndexCounts, VerifiedIndex, compared_indexes
 from lancekeep.entrypoints.isolation import Crashed, Isolation
-from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
+from lancekeep.entrypoints.scanning import batch_rows
 from lancekeep.format.table_version import TableVersion
 
 _FRAGMENTS_OF_A_TASK, _FILES_OF_A_TASK = 16, 16

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from lancekeep.adapters.lance.batches import READ_AHEAD, batch_rows
 from lancekeep.adapters.lance.native_errors import query_error
 from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import InvalidInput, LancekeepError
@@ -20,7 +21,6 @@ from lancekeep.ports.rows import Query, VectorSearch
 _ROW_ID = "_rowid"
 _RELEVANCE = "_relevance_score"
 _SCORES = ("_distance", "_score")
-_BATCH_ROWS, _BATCH_BYTES = 8192, 2 << 20
 _RANK_CONSTANT = 60
 """The constant of reciprocal rank fusion, as lancedb has it."""
 
@@ -68,16 +68,13 @@ def streamed_fragments(
     """Return the rows of fragments as a stream, with few batches in memory."""
     with translated(dataset):
         parts = [dataset.get_fragment(number) for number in ids]
-        sizes = [sum(file.file_size_bytes or 0 for file in part.metadata.files) for part in parts]
-        rows = sum(part.metadata.physical_rows for part in parts)
         scanner = dataset.scanner(
             columns=[*columns, *(name for name in metadata if name != _ROW_ID)],
             fragments=parts,
             with_row_id=_ROW_ID in metadata,
             blob_handling="all_binary",
-            batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, *sizes, sum(sizes)))),
-            batch_readahead=4,
-            io_buffer_size=32 << 20,
+            batch_size=batch_rows(part.metadata for part in parts),
+            **READ_AHEAD,
         )
         reader = scanner.to_reader() if parts else pa.RecordBatchReader.from_batches(scanner.projected_schema, [])
         return pa.RecordBatchReader.from_batches(reader.schema, _translated_batches(dataset, reader))

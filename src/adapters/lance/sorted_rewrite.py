@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.adapters.lance.batches import BATCH_BYTES, MOST_ROWS, READ_AHEAD, batch_rows
 from lancekeep.adapters.lance.blobs import holds_blobs
 from lancekeep.native import compute, lance
 
@@ -20,15 +21,19 @@ SORTED_BYTES = 256 << 20
 
 
 def execute(dataset: Any, task: Any, columns: Sequence[str], target_rows: int) -> Any:
-    """Rewrite the fragments of a task, and commit nothing.
+    """Rewrite the fragments of a task with few batches in memory, and commit nothing.
 
     The rows are sorted by columns unless an index names the rows, or the table has stable row ids or blobs.
     """
     fragments = [fragment.id for fragment in task.fragments]
     chosen = [name for name in columns if name in dataset.schema.names and is_sortable(dataset.schema.field(name))]
     if not chosen or dataset.has_stable_row_ids or refused_columns(dataset.schema) or _is_indexed(dataset, fragments):
-        return task.execute(dataset)
-    scanner = dataset.scanner(fragments=[dataset.get_fragment(number) for number in fragments])
+        return _bounded(task).execute(dataset)
+    scanner = dataset.scanner(
+        fragments=[dataset.get_fragment(number) for number in fragments],
+        batch_size=batch_rows(task.fragments),
+        **READ_AHEAD,
+    )
     schema = dataset.schema
     described = json.loads(task.json())
     reader = pa.RecordBatchReader.from_batches(schema, _sorted(scanner.to_batches(), schema, chosen))
@@ -53,6 +58,18 @@ def execute(dataset: Any, task: Any, columns: Sequence[str], target_rows: int) -
         "row_addrs": None,
     }
     return _described(json.dumps(result))
+
+
+def _bounded(task: Any) -> Any:
+    """Return the task with batches of a few MB.
+
+    The engine takes one number of rows for all tasks of a plan. A table can have a few fragments of large rows, by
+    which the other tasks would be slow.
+    """
+    described = json.loads(task.json())
+    described["options"] |= {"batch_size": batch_rows(task.fragments), "io_buffer_size": READ_AHEAD["io_buffer_size"]}
+    made: Any = lance.optimize.CompactionTask  # pylance types neither `json` nor `from_json`
+    return made.from_json(json.dumps(described))
 
 
 def _described(result: str) -> Any:
@@ -94,17 +111,17 @@ def _sorted(batches: Iterator[Any], schema: Any, columns: Sequence[str]) -> Iter
         size += batch.nbytes
         if size >= SORTED_BYTES:
             yield from _run(held, schema, columns)
-            held, size = [], 0
+            size = 0
     if held:
         yield from _run(held, schema, columns)
 
 
-def _run(batches: Sequence[Any], schema: Any, columns: Sequence[str]) -> Iterator[Any]:
+def _run(batches: list[Any], schema: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows of the batches in order, and empty the list of batches: the rows are in memory twice."""
     table = pa.Table.from_batches(batches, schema).combine_chunks()
+    batches.clear()
     keys = [(name, "ascending") for name in columns]
     order = compute.sort_indices(table.select(columns), sort_keys=keys)
-    for start in range(0, len(order), _ROWS):
-        yield from table.take(order[start : start + _ROWS]).combine_chunks().to_batches()
-
-
-_ROWS = 8192
+    rows = max(1, min(MOST_ROWS, BATCH_BYTES * len(order) // max(1, table.nbytes)))
+    for start in range(0, len(order), rows):
+        yield from table.take(order[start : start + rows]).combine_chunks().to_batches()

@@ -14,9 +14,10 @@ import attrs
 import lance
 import pyarrow as pa
 
+from lancekeep.adapters.lance.batches import READ_AHEAD
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, Refused
-from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
+from lancekeep.entrypoints.scanning import batch_rows
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports

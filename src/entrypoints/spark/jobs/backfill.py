@@ -17,13 +17,14 @@ from lance.file import LanceFileSession
 from lance.schema import LanceSchema
 from pyarrow import fs
 
+from lancekeep.adapters.lance.batches import READ_AHEAD
 from lancekeep.application.catalog import Catalog
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.row_rules import columns_of
-from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
+from lancekeep.entrypoints.scanning import batch_rows
 from lancekeep.entrypoints.spark import projection
 from lancekeep.entrypoints.spark.jobs.files import absolute, place
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, commit_transaction, quiet, run

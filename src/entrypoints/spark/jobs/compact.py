@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
@@ -15,9 +15,8 @@ from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.clustering import cluster_columns
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
-from lancekeep.entrypoints.scanning import BATCH_BYTES, BATCH_ROWS
 from lancekeep.entrypoints.spark.jobs.tasks import Clock, Summary, quiet, run
-from lancekeep.entrypoints.spark.reading import Snapshot, stored_fragments
+from lancekeep.entrypoints.spark.reading import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +61,6 @@ def compact(
     root = compactions.root(name)
     for _ in range(ATTEMPTS):
         dataset = catalog.open(name)
-        options["batch_size"] = _batch_rows(dataset)
         plan = Compaction.plan(dataset, options)
         if not plan.num_tasks():
             return Summary("compact", str(name), 0, 0, clock.seconds, before, before)
@@ -84,12 +82,6 @@ def compact(
         size = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.files)
         return Summary("compact", str(name), rows, size, clock.seconds, before, committed.version, counts)
     raise given_up(name, refusal) from refusal
-
-
-def _batch_rows(dataset: Any) -> int:
-    """Return the number of rows in a batch for rewriting, by the size of the average row."""
-    size = sum(fragment.size or 0 for fragment in stored_fragments(dataset))
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * int(dataset.count_rows()) // max(1, size)))
 
 
 def _rewrite(task: CompactionTask, snapshot: Snapshot, columns: Sequence[str], target_rows: int) -> RewriteResult:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from pyspark.sql import functions as sql
 
-from lancekeep.entrypoints.scanning import BATCH_BYTES, BATCH_ROWS
+from lancekeep.adapters.lance.batches import BATCH_BYTES, MOST_ROWS
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes, fit, spark_schema
 from lancekeep.entrypoints.spark.failures import translated
 from lancekeep.entrypoints.spark.ingest import collected
@@ -32,7 +32,7 @@ class StagedFile:
 
     @property
     def batch_rows(self) -> int:
-        return max(1, min(BATCH_ROWS, BATCH_BYTES * self.rows // max(1, self.size)))
+        return max(1, min(MOST_ROWS, BATCH_BYTES * self.rows // max(1, self.size)))
 
 
 class StagedRows:

@@ -17,8 +17,9 @@ import pyarrow as pa
 from lance.schema import LanceSchema
 
 from lancekeep.adapters.lance.alignment import aligned
+from lancekeep.adapters.lance.batches import READ_AHEAD
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.entrypoints.scanning import READ_AHEAD, batch_rows
+from lancekeep.entrypoints.scanning import batch_rows
 from lancekeep.entrypoints.spark.projection import field_ids
 from lancekeep.format.deletions import encode_bitmap
 from lancekeep.ports.table_engine import WritePlan
