@@ -85,6 +85,21 @@ def test_task_with_many_bytes_has_several_sorted_runs(open_catalog: Open, monkey
     assert catalog.upkeep.compact("t", target_rows=100) is None
 
 
+@pytest.mark.parametrize(
+    ("written", "deleted", "sizes"),
+    [((70, 1, 90), 0, [161]), ((99, 99, 99), 0, [149, 148]), ((350,), 49, [151, 150]), ((3, 4), 3, [1]), ((3,), 3, [])],
+)
+def test_no_new_fragment_is_small(open_catalog: Open, written: tuple[int, ...], deleted: int, sizes: list[int]) -> None:
+    catalog = open_catalog()
+    for number, count in enumerate(written):
+        properties = None if number else {CLUSTER_BY: "k"}
+        catalog.write("t", rows(*range(count)), "append" if number else "create", properties=properties)
+    catalog.data.delete("t", f"k < {deleted}")
+    catalog.upkeep.compact("t", target_rows=100)
+    assert [len(found) for found in keys(catalog)] == sizes
+    assert catalog.upkeep.compact("t", target_rows=100) is None
+
+
 def test_rows_that_an_index_names_keep_their_order(open_catalog: Open) -> None:
     catalog = open_catalog()
     clustered(catalog)

@@ -7,7 +7,7 @@ sorts them, and describes the new fragments as the engine does (docs/adr/0181).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ def execute(dataset: Any, task: Any, columns: Sequence[str], target_rows: int) -
         reader,
         dataset,
         mode="append",
-        max_rows_per_file=target_rows,
+        max_rows_per_file=_rows_per_file(task.fragments, target_rows),
         data_storage_version=dataset.data_storage_version,
     )
     old = described["task"]["fragments"]
@@ -58,6 +58,18 @@ def execute(dataset: Any, task: Any, columns: Sequence[str], target_rows: int) -
         "row_addrs": None,
     }
     return _described(json.dumps(result))
+
+
+def _rows_per_file(fragments: Iterable[Any], target_rows: int) -> int:
+    """Return the rows of each new fragment: as few as possible, but even the last has the target, if there are so many.
+
+    A smaller fragment would be compacted again.
+    """
+    rows = sum(fragment.num_rows for fragment in fragments)
+    files = max(1, rows // target_rows)
+    while files > 1 and rows - (files - 1) * -(-rows // files) < target_rows:
+        files -= 1
+    return max(1, -(-rows // files))
 
 
 def _bounded(task: Any) -> Any:
