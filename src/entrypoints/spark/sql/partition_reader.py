@@ -61,9 +61,8 @@ class PartitionReader:
         if self.aggregation is not None or not self.wanted.names:
             return Counter(snapshot, condition, self.limit, per_row=self.aggregation is None).read(runs)
         own = pa.schema([field for field in self.wanted if field.name in self.stored.names])
-        rows: Rows = reader(own)
-        if len(own) < len(self.wanted):
-            rows = PartitionRows(reader(own), self.wanted, partition)
+        stored = reader(own)
+        rows: Rows = stored if len(own) == len(self.wanted) else PartitionRows(stored, self.wanted, partition)
         if self.orders:
             return TopRows(self.orders, self.limit or 0, reader(self.keys), rows).read(runs)
         return rows.read(runs, limit=self.limit)
