@@ -85,6 +85,24 @@ def test_task_with_many_bytes_has_several_sorted_runs(open_catalog: Open, monkey
     assert catalog.upkeep.compact("t", target_rows=100) is None
 
 
+def test_sorted_rows_are_written_in_small_batches(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = open_catalog()
+    for properties in ({CLUSTER_BY: "k"}, None):
+        data = rows(*range(6), text="x" * 700_000)
+        catalog.write("t", data, "create" if properties else "append", properties=properties)
+    write = lance.fragment.write_fragments
+    found: list[pa.RecordBatch] = []
+
+    def writing(reader: pa.RecordBatchReader, *given: Any, **named: Any) -> Any:
+        found.extend(reader)
+        return write(pa.RecordBatchReader.from_batches(reader.schema, found), *given, **named)
+
+    monkeypatch.setattr(lance.fragment, "write_fragments", writing)
+    catalog.upkeep.compact("t")
+    assert [batch.num_rows for batch in found] == [2] * 6
+    assert keys(catalog) == [sorted([*range(6)] * 2)]
+
+
 @pytest.mark.parametrize(
     ("written", "deleted", "sizes"),
     [((70, 1, 90), 0, [161]), ((99, 99, 99), 0, [149, 148]), ((350,), 49, [151, 150]), ((3, 4), 3, [1]), ((3,), 3, [])],

@@ -53,6 +53,12 @@ def test_compaction_sorts_the_columns_of_the_clause(spark: SparkSession, tmp_pat
         sql("INSERT INTO sorted.t VALUES (0, 'ZZ')")
         sql("CALL sorted.system.optimize('t')")
         assert stored() == [[(0, "ZZ"), (1, "US"), (2, "US"), (3, "NL"), (4, "DE")]]
+        for named, shown in (("gone, id, tags", ["id"]), ("gone", []), ("ID", [])):
+            catalog.alter_table("t", {CLUSTER_BY: named})  # pylance can drop a column, too
+            described = sql("DESCRIBE sorted.t")
+            assert (_HEAD in described) == bool(shown)
+            assert described.count(("id", "int", None)) == 1 + len(shown)
+            assert (f"cluster_by({', '.join(shown)})" in sql("SHOW CREATE TABLE sorted.t")[0][0]) == bool(shown)
         sql("ALTER TABLE sorted.t CLUSTER BY NONE")
         assert catalog.find_table("t").properties == {"k": "v"}
         assert _HEAD not in sql("DESCRIBE sorted.t")

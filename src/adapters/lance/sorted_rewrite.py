@@ -26,7 +26,7 @@ def execute(dataset: Any, task: Any, columns: Sequence[str], target_rows: int) -
     The rows are sorted by columns unless an index names the rows, or the table has stable row ids or blobs.
     """
     fragments = [fragment.id for fragment in task.fragments]
-    chosen = [name for name in columns if name in dataset.schema.names and is_sortable(dataset.schema.field(name))]
+    chosen = sorting_columns(dataset.schema, columns)
     if not chosen or dataset.has_stable_row_ids or refused_columns(dataset.schema) or _is_indexed(dataset, fragments):
         return _bounded(task).execute(dataset)
     scanner = dataset.scanner(
@@ -95,6 +95,11 @@ def refused_columns(schema: Any) -> list[str]:
     A table with blobs is not sorted.
     """
     return [field.name for field in schema if holds_blobs(field)]
+
+
+def sorting_columns(schema: Any, columns: Iterable[str]) -> list[str]:
+    """Return the columns that exist and have an order; others do not count."""
+    return [name for name in columns if name in schema.names and is_sortable(schema.field(name))]
 
 
 def is_sortable(field: Any) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import attrs
 import pyarrow as pa
 
+from lancekeep.adapters.lance.sorted_rewrite import sorting_columns
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.domain.clustering import cluster_columns
 from lancekeep.domain.column_names import require_readable
@@ -66,7 +67,7 @@ class _Table(Relation, Unmetered, ABC):
         self._stored = schema
         self._columns = spark_schema(schema)
         self._schema = jvm.struct(with_expressions(self._columns, properties))
-        self._clustering = cluster_columns(properties)
+        self._clustering = sorting_columns(schema, cluster_columns(properties))  # Spark describes existing columns only
         # The types have the lengths, and the partitioning has the clustering.
         shown = {name: text for name, text in properties.items() if not name.startswith((*LENGTHS, CLUSTER_BY))}
         self._properties = {**shown, **type_properties(schema), "provider": PROVIDER}
