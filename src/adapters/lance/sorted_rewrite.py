@@ -65,7 +65,7 @@ def _rows_per_file(fragments: Iterable[Any], target_rows: int) -> int:
 
     A smaller fragment would be compacted again.
     """
-    rows = sum(fragment.num_rows for fragment in fragments)
+    rows = sum(int(fragment.num_rows) for fragment in fragments)
     files = max(1, rows // target_rows)
     while files > 1 and rows - (files - 1) * -(-rows // files) < target_rows:
         files -= 1
