@@ -29,16 +29,20 @@ import writers
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.entrypoints.spark.partition_sink import PartitionStreamWriter, WrittenByTask
 from lancekeep.entrypoints.spark.streaming import StreamWriter, WrittenByQuery
 from lancekeep.jobs import backfill, compact, ingest, ship, upsert
 from pyspark_lancekeep import DefaultSource
 
 ROWS = 40
 """The rows of a work, in two partitions."""
+PARTS = 3
+"""The partitions among which a stream divides rows."""
 PATIENCE = 600.0
 """Seconds after which a silent or running driver counts as stuck."""
 CLUSTER = "local-cluster[2,1,1024]"
@@ -216,6 +220,16 @@ def connect(place: Path) -> lancekeep.Catalog:
     return lancekeep.connect(options(place)["root"], commit_store=options(place)["commit_store"])
 
 
+def divided_options(place: Path) -> dict[str, str]:
+    """Return the options of the data source for the partitioned namespace below ``place``."""
+    return {"root": str(place / "divided"), "commit_store": f"sqlite://{place}/divided.db"}
+
+
+def connect_divided(place: Path) -> lancekeep.Catalog:
+    """Open the catalog of the partitioned namespace below ``place``."""
+    return lancekeep.connect(divided_options(place)["root"], commit_store=divided_options(place)["commit_store"])
+
+
 def appends(lake: Lake, done: int) -> Iterator[int]:
     """Append rows, by the data source and by SQL in turn, and compact now and then."""
     for number in range(len(lake.ids("appended")) // ROWS, sys.maxsize):
@@ -270,6 +284,31 @@ def streams(lake: Lake, done: int) -> Iterator[int]:
             sink = stream.writeStream.format("mortal").options(**lake.options)
             query = sink.option("checkpointLocation", str(lake.place / "checkpoint")).start("sink")
         query.processAllAvailable()
+        yield number + 1
+
+
+def divides(lake: Lake, done: int) -> Iterator[int]:
+    """Divide a table among partitions by a stream, and join the partitions in a table by another."""
+    catalog = connect_divided(lake.place)
+    if not catalog.list_namespaces(""):
+        schema = pa.schema([("id", pa.int64()), ("part", pa.int64())])
+        catalog.partitions.create(schema, [lancekeep.PartitionBy.identity("part")])
+    queries: list[StreamingQuery] = []
+    for number in range(done, sys.maxsize):
+        if len(lake.ids("whole")) == number * ROWS:
+            rows = pa.table({"id": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())})
+            lake.catalog.write("whole", rows, "append" if number else "create")
+        if not queries:
+            divided = divided_options(lake.place)
+            for start, end, columns in (
+                ({**lake.options, "path": "whole"}, {**divided, "path": "dataset"}, ["id", f"id % {PARTS} part"]),
+                ({**divided, "path": "dataset"}, {**lake.options, "path": "joined"}, ["id"]),
+            ):
+                stream = lake.spark.readStream.format("mortal").options(**start).load().selectExpr(*columns)
+                sink = stream.writeStream.format("mortal").options(**end)
+                queries.append(sink.option("checkpointLocation", str(lake.place / f"to-{end['path']}")).start())
+        for query in queries:
+            query.processAllAvailable()
         yield number + 1
 
 
@@ -344,6 +383,7 @@ def merge(lake: Lake, table: str, source: str) -> None:
 
 KINDS: dict[str, Callable[[Lake, int], Iterator[int]]] = {
     "stream": streams,
+    "partitions": divides,
     "append": appends,
     "overwrite": overwrites,
     "upsert": upserts,
@@ -389,6 +429,19 @@ class MortalWriter(StreamWriter):
         die_at("committed")
 
 
+class MortalPartitionWriter(PartitionStreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByTask:
+        written = super().write(iterator)
+        if written.parts:
+            die_at("written")
+        return written
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        die_at("committing")
+        super().commit(messages, batchId)
+        die_at("committed")
+
+
 class MortalSource(DefaultSource):
     @classmethod
     def name(cls) -> str:
@@ -396,7 +449,7 @@ class MortalSource(DefaultSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         writer = super().streamWriter(schema, overwrite)
-        writer.__class__ = MortalWriter
+        writer.__class__ = MortalWriter if isinstance(writer, StreamWriter) else MortalPartitionWriter
         return writer
 
 

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import lance
 import pyarrow as pa
 import pytest
-from spark_driver import CLUSTER, KINDS, ROWS, Driver, connect
+from spark_driver import CLUSTER, KINDS, PARTS, ROWS, Driver, connect, connect_divided
 
 import lancekeep
 from lancekeep.application.upkeep.fsck import Kind
@@ -128,6 +129,21 @@ def streamed(catalog: lancekeep.Catalog) -> int:
     return count
 
 
+def divided(catalog: lancekeep.Catalog) -> int:
+    """Each partition has its rows once, and no files of batches that were not published."""
+    count = works(ids(catalog, "joined"))
+    assert works(ids(catalog, "whole")) in (count, count + 1)
+    with connect_divided(Path(urlsplit(catalog.root_uri).path).parent) as parts:
+        found = parts.partitions.open().scan().to_table().to_pydict()
+        assert works(sorted(found["id"])) in (count, count + 1)
+        assert found["part"] == [number % PARTS for number in found["id"]]
+        parts.upkeep.cleanup(NOW, keep=5, grace=NOW)
+        parts.upkeep.fsck(repair=True, deep=True, grace=0)
+        assert parts.upkeep.fsck(deep=True, grace=0).findings == ()
+        assert works(sorted(parts.partitions.open().scan().to_table()["id"].to_pylist())) * ROWS == len(found["id"])
+    return count
+
+
 def piped(catalog: lancekeep.Catalog) -> int:
     snapshot = catalog.snapshot(["silver", "gold"])
     count = works(ids(catalog, "silver"))
@@ -150,6 +166,7 @@ def kept(catalog: lancekeep.Catalog) -> int:
 
 STATES = {
     "stream": streamed,
+    "partitions": divided,
     "append": appended,
     "overwrite": overwritten,
     "upsert": upserted,
