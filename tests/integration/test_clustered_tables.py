@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lance
+import lance.optimize
 import pyarrow as pa
 import pytest
 
@@ -101,6 +104,26 @@ def test_sorted_rows_are_written_in_small_batches(open_catalog: Open, monkeypatc
     catalog.upkeep.compact("t")
     assert [batch.num_rows for batch in found] == [2] * 6
     assert keys(catalog) == [sorted([*range(6)] * 2)]
+
+
+def test_engine_reads_little_ahead(open_catalog: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = open_catalog()
+    for mode in ("create", "append"):
+        texts = pa.array([os.urandom(350_000).hex() for _ in range(6)])
+        catalog.write("t", rows(*range(6)).set_column(1, "t", texts), mode)
+    kind: Any = lance.optimize.CompactionTask
+    found: list[dict[str, Any]] = []
+
+    class Task:
+        @staticmethod
+        def from_json(text: str) -> Any:
+            found.append(json.loads(text)["options"])
+            return kind.from_json(text)
+
+    monkeypatch.setattr(lance.optimize, "CompactionTask", Task)
+    catalog.upkeep.compact("t")
+    assert [(options["batch_size"] < 6, options["io_buffer_size"]) for options in found] == [(True, 32 << 20)]
+    assert keys(catalog) == [[*range(6)] * 2]
 
 
 @pytest.mark.parametrize(
