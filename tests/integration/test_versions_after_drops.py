@@ -71,3 +71,24 @@ def test_version_after_a_drop_or_rename_is_refused_and_removed(
     assert not fresh.upkeep.fsck().findings
     catalog.write("t", NEW, "append" if change == "new" else "create")
     assert fresh.open("t").to_table().num_rows == left.get("t", 0) + 2
+
+
+@pytest.mark.parametrize("store", [None, "conditional-put://"])
+def test_version_that_a_move_has_copied_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str | None
+) -> None:
+    catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
+    for how in ("create", "append"):
+        catalog.write("t", TABLE, how)
+    objects = directory_of(catalog).commits.objects
+    create = objects.put_if_absent
+
+    def early(key: str, content: bytes) -> bool:
+        created = create(key, content)
+        if key.endswith(f"/t.lance/_versions/{2**64 - 1 - 3:020}.manifest"):
+            other.upkeep.relocate("t", "place")
+        return created
+
+    monkeypatch.setattr(objects, "put_if_absent", early)
+    assert catalog.write("t", NEW, "append").version == 3
+    assert other.open("t").to_table().num_rows == 8

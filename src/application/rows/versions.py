@@ -309,7 +309,7 @@ class Versions:
         """
         self.require_one_scheme(table)
         self.columns.require_kept(table, None, lambda: built.content)
-        confirm = self._confirming(table, built.number, first=False)
+        confirm = self._confirming(table, built.number, first=False, transaction=built.transaction)
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
             root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm, announce=announce
@@ -376,17 +376,19 @@ class Versions:
             self.recorder.note(table, branch, outcome.version, outcome.path)
 
     def _confirming(
-        self, table: Table, version: int, *, first: bool, branch: str | None = None
+        self, table: Table, version: int, *, first: bool, branch: str | None = None, transaction: str = ""
     ) -> Callable[[], object]:
         """Return the check of a new version that follows its commit.
 
+        The name of its transaction file identifies a version that this process has built.
         Only V1 names are reused. A branch that begins while its table moves is not fenced. A home that does not list
         directories may commit the first version before it enters the table.
         """
         entered = self._ledger.guarantees.lists_directories or not first
         if entered and v1_table(table.location) is not None:
             before = self._ledger.recent().version
-            return partial(self._require_unmoved, table, version, before, first=first or branch is not None)
+            first = first or branch is not None
+            return partial(self._require_unmoved, table, version, before, first=first, transaction=transaction)
         return _nothing if branch is None else partial(self._require_here, table, branch)
 
     def _require_here(self, table: Table, branch: str) -> None:
@@ -397,7 +399,7 @@ class Versions:
                 f"{table.location!r}. Check whether the table has the change at its new place"
             )
 
-    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool) -> None:
+    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool, transaction: str) -> None:
         """Raise `CommitRefused` if a rename may have missed a new version.
 
         A rename copies versions that are committed while the entry names the old location. If the catalog has changed
@@ -415,7 +417,7 @@ class Versions:
             row = commits.retry.call(partial(commits.final_object, root, version - 1))
             if row is not None and commits.lineage.keeps_files(root, row):
                 return
-        elif entry is not None and self._is_copied(table, Table.from_entry(entry), version):
+        elif entry is not None and self._is_copied(table, Table.from_entry(entry), version, transaction):
             return
         self._remove_unreadable(table, version)
         raise CommitRefused(
@@ -437,16 +439,19 @@ class Versions:
                 commits.retry.call(partial(commits.objects.delete, row.path))
                 commits.objects.prune(root.key)
 
-    def _is_copied(self, before: Table, after: Table, version: int) -> bool:
+    def _is_copied(self, before: Table, after: Table, version: int, transaction: str) -> bool:
         """Return whether a table that moved has the same version in both directories.
 
-        The manifest of a version that was just committed is in memory, also if the old directory is empty by now.
+        The old directory may be empty by now. The transaction is known, or else the manifest is in memory.
         """
         commits, found = self._ledger.commits, []
         old, new = self._places.dataset_root(before), self._places.dataset_root(after)
         row = commits.retry.call(partial(commits.final_object, new, version))
         if row is None:
             return False
+        if transaction:
+            copied = commits.lineage.base(new, row)
+            return copied is not None and copied.transaction == transaction
         for root in (old, new):
             at = attrs.evolve(row, base_uri=root.base_uri, path=root.versions_key + row.path.rpartition("/")[2])
             found.append(commits.lineage.base(root, at))
