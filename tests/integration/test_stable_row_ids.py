@@ -16,6 +16,7 @@ from rest_server import serving
 
 import lancekeep
 from lancekeep import PartitionBy
+from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.features import Feature
 from lancekeep.domain.view import ViewDefinition
@@ -251,6 +252,21 @@ def test_contradicting_property_is_refused(lake: lancekeep.Catalog) -> None:
     assert [lake.describe_table(name).version for name in "tu"] == [1, 1]
     assert (is_stable(lake), is_stable(lake, "u")) == (True, False)
     assert lake.find_table("u").properties == PLAIN
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_fsck_reports_a_table_that_a_native_writer_made_with_other_row_ids(
+    lake: lancekeep.Catalog, stable: bool
+) -> None:
+    property_of_table = "lancekeep.stable_row_ids"
+    lake.declare_table("t", {property_of_table: str(not stable).lower()})
+    lance.write_dataset(rows(1), lake.describe_table("t").uri, enable_stable_row_ids=stable)
+    lake.branches.create("t", "b")
+    [finding] = lake.upkeep.fsck(deep=True, grace=0).findings
+    assert (finding.kind, finding.object, finding.repair) == (Kind.ROW_IDS, "t", "")
+    assert f"Set it to {str(stable).lower()!r}" in finding.meaning
+    lake.alter_table("t", {property_of_table: str(stable).lower()})
+    assert lake.upkeep.fsck(deep=True, grace=0).findings == ()
 
 
 def test_values_without_meaning_are_refused(catalog: lancekeep.Catalog) -> None:

@@ -90,6 +90,7 @@ class Kind(Enum):
     UNRECORDED_CLONE = "unrecorded clone"
     STALE_RECORD = "stale record of a clone"
     OUTDATED_INDEX = "outdated index"
+    ROW_IDS = "other row ids"
     LSM_WRITES = "stranded LSM writes"
     UNCHECKED = "unfinished check"
 

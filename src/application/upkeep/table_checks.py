@@ -19,6 +19,7 @@ from lancekeep.application.upkeep.fsck import Finding, FsckReport, Kind, Progres
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, Place, Reference
 from lancekeep.domain.directory_contents import is_versions_file
 from lancekeep.domain.errors import Damaged, InvalidInput, ObjectNotFound, Unsupported
+from lancekeep.domain.features import Feature
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.managed import ADOPT, DIRECT_COMMITS, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
@@ -31,6 +32,7 @@ from lancekeep.domain.naming import (
     final_versions,
     parse_detached,
 )
+from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.json_files import hinted_version, parse_reference
@@ -92,7 +94,7 @@ class TableChecks:
         """Check a table. Damage that no check expects is a finding, and ends only the check of this table."""
         try:
             yield from self._of_manager(table, place(table), repair=repair)
-            yield from self._of_table(table.id, place(table), tell, repair=repair)
+            yield from self._of_table(table, place(table), tell, repair=repair)
         except (Damaged, InvalidInput, Unsupported) as error:
             yield Finding(Kind.UNCHECKED, str(table.id), f"the check of the table ended: {error}")
 
@@ -119,9 +121,10 @@ class TableChecks:
         yield Finding(Kind.MANAGER, str(table.id), meaning, "follow the property", repaired=repair)
 
     def _of_table(
-        self, name: ObjectId, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
+        self, table: Table, root: DatasetRoot, tell: Callable[[int], object], *, repair: bool
     ) -> Iterator[Finding]:
         """Yield the findings on a table and its branches; optionally repair them."""
+        name = table.id
         references = dict(self._references(root))
         held = {reference for reference in references.values() if reference is not None}
         branches = self._branches(root)
@@ -142,14 +145,14 @@ class TableChecks:
             *self._unfinished(str(name), self._objects.unfinished(f"{root.key}/")),
             *self._of_clones(str(name), self.clones.location(root.key)),
             *self._contents.of_files(name, root, dict(sound), held, tell),
-            *(one for branch, history in sound for one in self._of_indexes(name, branch, history)),
+            *(one for branch, history in sound for one in self._of_latest(table, branch, history)),
         ]
         for finding, act in found:
             repaired = repair and finding.repair != "" and act is not None and act()
             yield attrs.evolve(finding, repaired=repaired)
 
-    def _of_indexes(self, name: ObjectId, branch: str, history: History) -> Iterator[tuple[Finding, Repair | None]]:
-        """Yield the finding on indexes that answer replaced values."""
+    def _of_latest(self, table: Table, branch: str, history: History) -> Iterator[tuple[Finding, Repair | None]]:
+        """Yield the findings on indexes that answer replaced values, and on row ids that the entry denies."""
 
         def read(version: int) -> TableVersion | None:
             info = history.finals.get(version)
@@ -158,14 +161,23 @@ class TableChecks:
             return None
 
         latest = read(max(history.finals)) if history.finals else None
-        names = () if latest is None else outdated_indexes(latest, read, history.title)
+        if latest is None:
+            return
+        names = outdated_indexes(latest, read, history.title)
         if names:
             meaning = (
                 f"{', '.join(names)}: entries of replaced values count, so searches and deletes by the index take "
                 "wrong rows"
             )
             repair = "" if branch else "build it again"
-            yield Finding(Kind.OUTDATED_INDEX, history.title, meaning, repair), partial(self._rebuilt, name, names)
+            yield Finding(Kind.OUTDATED_INDEX, history.title, meaning, repair), partial(self._rebuilt, table.id, names)
+        stable = bool(latest.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
+        if not branch and stated_row_ids(table.properties) not in (None, stable):
+            meaning = (
+                f"the property {STABLE_ROW_IDS!r} contradicts the first version, which a writer made without the "
+                f"catalog. Set it to {str(stable).lower()!r}, or copy the rows to a new table"
+            )
+            yield Finding(Kind.ROW_IDS, history.title, meaning), None
 
     def _rebuilt(self, name: ObjectId, names: Sequence[str]) -> bool:
         self.rebuild(name, names)
