@@ -24,14 +24,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.managed import ADOPT, DIRECT_COMMITS, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
 from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
-from lancekeep.domain.naming import (
-    ManifestName,
-    NamingScheme,
-    final_names,
-    final_path,
-    final_versions,
-    parse_detached,
-)
+from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, final_path, final_versions, parse_detached
 from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
