@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -38,7 +39,9 @@ import lancekeep.spark
 from lancekeep import PartitionBy
 from lancekeep.entrypoints.spark.internals import columnar as readers
 from lancekeep.entrypoints.spark.internals.driver import Driver
+from lancekeep.entrypoints.spark.sql import write
 from lancekeep.entrypoints.spark.sql.form import SETTING, returns_columns
+from lancekeep.entrypoints.spark.writing import write_batches
 
 pytestmark = [
     pytest.mark.slow,
@@ -151,6 +154,56 @@ def plan_of(frame: Any) -> str:
 def memory(spark: SparkSession) -> int:
     """Return the bytes that Arrow holds in the JVM, which has all tasks."""
     return int(Driver(spark).java("org.apache.spark.sql.util.ArrowUtils").rootAllocator().getAllocatedMemory())
+
+
+@pytest.mark.parametrize("columnar", [True, False])
+def test_writes_have_all_rows_and_values(configured: SparkSession, lake: lancekeep.Catalog, *, columnar: bool) -> None:
+    copy = f"written_{columnar}".lower()
+    with configured_as(configured, SETTING, str(columnar).lower()):
+        configured.sql(f"CREATE TABLE lake.{copy} AS SELECT * FROM lake.t")
+        configured.sql(f"INSERT INTO lake.{copy} SELECT * FROM lake.empty")
+        configured.sql(f"UPDATE lake.{copy} SET id = id WHERE id % 3 = 0")
+    assert repr(lake.open(copy).to_table().sort_by("id")) == repr(lake.open("t").to_table().sort_by("id"))
+
+
+LIMITS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.mark.parametrize(("most_bytes", "most_rows"), [("64k", "10000"), ("64m", "7"), ("16k", "30"), ("64m", "0")])
+@pytest.mark.parametrize("columnar", [True, False])
+def test_batches_of_a_write_end_at_the_limits_of_the_session(
+    configured: SparkSession,
+    lake: lancekeep.Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most_bytes: str,
+    most_rows: str,
+    *,
+    columnar: bool,
+) -> None:
+    def spied(batches: Any, plan: Any) -> list[str]:
+        def seen() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                Path(tmp_path, str(uuid4())).write_text(f"{batch.num_rows} {batch.nbytes}")
+                yield batch
+
+        return write_batches(seen(), plan)
+
+    monkeypatch.setattr(write, "write_batches", spied)
+    with (
+        configured_as(configured, SETTING, str(columnar).lower()),
+        configured_as(configured, LIMITS[0], most_bytes),
+        configured_as(configured, LIMITS[1], most_rows),
+    ):
+        configured.range(0, 1000, 1, 1).selectExpr("id", "repeat('x', 1000) text").writeTo("lake.sized").create()
+    sizes = [tuple(map(int, each.read_text().split())) for each in tmp_path.iterdir()]
+    lake.drop_table("sized")
+    assert sum(rows for rows, _ in sizes) == 1000
+    most = min({"16k": 16, "64k": 64, "64m": 1000}[most_bytes], int(most_rows) or 1000)  # a row has about 1 kB
+    found = max(rows for rows, _ in sizes)
+    assert most * 0.9 <= found <= most * 1.1
+    assert found <= int(most_rows) or most_rows == "0"
+    assert len(sizes) <= 1000 / most * 1.3 + 1
 
 
 @pytest.mark.parametrize(
@@ -305,8 +358,12 @@ def test_schema_and_setting_decide(columns: StructType, setting: str, *, expecte
 
 
 def test_unknown_setting_is_refused(configured: SparkSession, lake: lancekeep.Catalog) -> None:
-    with configured_as(configured, SETTING, "maybe"), pytest.raises(PySparkException, match="set it to true or false"):
-        configured.table("lake.t").collect()
+    configured.sql("CREATE TABLE lake.unwritten (id BIGINT)")
+    with configured_as(configured, SETTING, "maybe"):
+        for refused in ("SELECT * FROM lake.t", "INSERT INTO lake.unwritten VALUES (1)"):
+            with pytest.raises(PySparkException, match="set it to true or false"):
+                configured.sql(refused).collect()
+    assert lake.open("unwritten").count_rows() == 0
 
 
 def test_scan_reads_rows_where_no_reader_compiles(
@@ -319,8 +376,10 @@ def test_scan_reads_rows_where_no_reader_compiles(
         frame = configured.sql("SELECT id, text FROM lake.t ORDER BY id")
         assert "ColumnarToRow" not in plan_of(frame)
         assert frame.collect() == expected
-    assert [record.message.partition(":")[0] for record in caplog.records if "reads rows" in record.message] == [
-        "this Spark has no columnar readers, and reads rows, which takes longer"
+    configured.sql("CREATE TABLE lake.plain AS SELECT id, text FROM lake.t")
+    assert configured.sql("SELECT id, text FROM lake.plain ORDER BY id").collect() == expected
+    assert [record.message.partition(":")[0] for record in caplog.records if "of batches" in record.message] == [
+        "this Spark has no readers and writers of batches; its own take longer"
     ]
 
 

@@ -1,8 +1,10 @@
-"""Read a table's batches in the JVM as columns, without a row for each record.
+"""Move batches between the JVM and Python's workers with less work per row.
 
 Spark's reader for Python sources runs the worker, and turns each Arrow batch into rows. The readers of this module,
 compiled with Spark's own compiler, run the same worker by the same classes and pass the batches on, so that generated
-code reads the Arrow memory. Executors fetch the classes from the driver, as a jar that is added to the application.
+code reads the Arrow memory. Spark's writer measures the whole Arrow batch after each row, to end it at a number of
+bytes; the writers of this module add up the sizes of the rows. Executors fetch the classes from the driver, as a jar
+that is added to the application.
 """
 
 from __future__ import annotations
@@ -36,18 +38,24 @@ import org.apache.arrow.vector.TimeStampMicroTZVector;
 import org.apache.arrow.vector.TimeStampMicroVector;
 import org.apache.arrow.vector.TinyIntVector;
 import org.apache.arrow.vector.VarCharVector;
+import org.apache.spark.ContextAwareIterator;
 import org.apache.spark.JobArtifactSet$;
 import org.apache.spark.JobArtifactState;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonCustomMetric$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
@@ -69,6 +77,8 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 public class Readers implements PartitionReaderFactory {
     private static final String RUNNER = MapInBatchEvaluatorFactory.class.getName() + "$MapInBatchEvaluator$$anon$1";
+    private static final String LIMIT =
+        "org$apache$spark$sql$execution$python$BasicPythonArrowInput$_setter_$maxBytesPerBatch_$eq";
 
     private final UserDefinedPythonDataSource source;
     private final byte[] function;
@@ -108,6 +118,29 @@ public class Readers implements PartitionReaderFactory {
         }
     }
 
+    /** What sets after how many bytes a runner ends a batch. */
+    static java.lang.reflect.Method limit() {
+        try {
+            return ArrowPythonRunner.class.getMethod(LIMIT, new Class[] {long.class});
+        } catch (NoSuchMethodException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** Return a runner of Spark's worker. */
+    static ArrowPythonRunner runner(
+            UserDefinedPythonDataSource source, byte[] function, String name, StructType input, StructType output,
+            scala.Option artifacts, scala.Option session) {
+        Object evaluator = source.createMapInBatchEvaluatorFactory(
+            function, name, input, output, PythonCustomMetric$.MODULE$.pythonMetrics(), artifacts, session
+        ).createEvaluator();
+        try {
+            return (ArrowPythonRunner) runner().newInstance(new Object[] {evaluator, new int[][] {{0}}});
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     /** Reads one partition. A batch is valid until the next one is read, as in Spark's own formats. */
     public static final class Reader implements PartitionReader {
         private final scala.collection.Iterator batches;
@@ -115,16 +148,9 @@ public class Readers implements PartitionReaderFactory {
 
         Reader(Readers readers, PythonInputPartition partition) {
             fields = readers.schema.fields();
-            Object evaluator = readers.source.createMapInBatchEvaluatorFactory(
-                readers.function, "read_from_data_source", UserDefinedPythonDataSource.readInputSchema(),
-                readers.schema, PythonCustomMetric$.MODULE$.pythonMetrics(), readers.artifacts, readers.session
-            ).createEvaluator();
-            ArrowPythonRunner runner;
-            try {
-                runner = (ArrowPythonRunner) runner().newInstance(new Object[] {evaluator, new int[][] {{0}}});
-            } catch (ReflectiveOperationException error) {
-                throw new IllegalStateException(error);
-            }
+            ArrowPythonRunner runner = runner(
+                readers.source, readers.function, "read_from_data_source",
+                UserDefinedPythonDataSource.readInputSchema(), readers.schema, readers.artifacts, readers.session);
             GenericInternalRow value = new GenericInternalRow(new Object[] {partition.pickedPartition()});
             TaskContext context = TaskContext.get();
             batches = runner.compute(
@@ -148,6 +174,90 @@ public class Readers implements PartitionReaderFactory {
 
         /** The end of the task ends the worker's work and releases its memory. */
         public void close() { }
+    }
+
+    public static final class Writers implements DataWriterFactory {
+        private final UserDefinedPythonDataSource source;
+        private final byte[] function;
+        private final StructType schema;
+        private final scala.Option artifacts;
+
+        Writers(UserDefinedPythonDataSource source, byte[] function, StructType schema, scala.Option artifacts) {
+            this.source = source;
+            this.function = function;
+            this.schema = schema;
+            this.artifacts = artifacts;
+        }
+
+        public DataWriter createWriter(int partition, long task) { return new Writer(this); }
+    }
+
+    /** Writes the rows of one task. */
+    public static final class Writer implements DataWriter {
+        private final Writers writers;
+        private WriterCommitMessage message;
+
+        Writer(Writers writers) { this.writers = writers; }
+
+        public void writeAll(java.util.Iterator rows) {
+            ArrowPythonRunner runner = runner(
+                writers.source, writers.function, "write_to_data_source", writers.schema,
+                UserDefinedPythonDataSource.writeOutputSchema(), writers.artifacts, scala.Option.apply(null));
+            long most = runner.maxBytesPerBatch();
+            try {
+                limit().invoke(runner, new Object[] {Long.valueOf(Integer.MAX_VALUE)});  // Spark measures nothing
+            } catch (ReflectiveOperationException error) {
+                throw new IllegalStateException(error);
+            }
+            TaskContext context = TaskContext.get();
+            scala.collection.Iterator answers = runner.compute(
+                new Batches(rows, most, writers.schema.defaultSize(), context), context.partitionId(), context);
+            while (answers.hasNext()) {
+                ColumnarBatch answer = (ColumnarBatch) answers.next();
+                ColumnVector messages = ((ArrowColumnVector) answer.column(0)).getChild(0);
+                for (int row = 0; row < answer.numRows(); row++) {
+                    if (message != null) throw new IllegalStateException("the worker sent more than one message");
+                    message = new PythonWriterCommitMessage(messages.getBinary(row));
+                }
+            }
+            if (message == null) throw new IllegalStateException("the worker sent no message");
+        }
+
+        public void write(Object row) { throw new UnsupportedOperationException("Spark writes all rows at once"); }
+        public WriterCommitMessage commit() { return message; }
+        public void abort() { }
+        public void close() { }
+    }
+
+    /** The rows of a task, in iterators that end after a number of bytes. The runner limits the number of rows. */
+    public static final class Batches extends scala.collection.AbstractIterator {
+        final scala.collection.Iterator rows;
+        final long most;
+        final int usual;
+
+        Batches(java.util.Iterator rows, long most, int usual, TaskContext context) {
+            this.rows = new ContextAwareIterator(context, scala.jdk.javaapi.CollectionConverters.asScala(rows));
+            this.most = most;
+            this.usual = usual;
+        }
+
+        public boolean hasNext() { return rows.hasNext(); }
+        public Object next() { return new Batch(this); }
+    }
+
+    public static final class Batch extends scala.collection.AbstractIterator {
+        private final Batches batches;
+        private long bytes = 0L;
+
+        Batch(Batches batches) { this.batches = batches; }
+
+        public boolean hasNext() { return bytes < batches.most && batches.rows.hasNext(); }
+
+        public Object next() {
+            Object row = batches.rows.next();
+            bytes += row instanceof UnsafeRow ? ((UnsafeRow) row).getSizeInBytes() : batches.usual;
+            return new GenericInternalRow(new Object[] {row});
+        }
     }
 
     /** A column of a batch. The stream of the worker owns its memory, so that closing a column releases nothing. */
@@ -252,9 +362,10 @@ public class Readers implements PartitionReaderFactory {
         /** Write the jar, which is removed when the JVM ends. */
         public Door(java.util.Map codes) throws java.io.IOException {
             runner();
+            limit();
             java.io.File folder = org.apache.spark.util.Utils.createTempDir(
                 System.getProperty("java.io.tmpdir"), "lancekeep");
-            jar = new java.io.File(folder, "lancekeep-readers-@DIGEST@.jar");
+            jar = new java.io.File(folder, "lancekeep-batches-@DIGEST@.jar");
             java.util.zip.ZipOutputStream zip = new java.util.zip.ZipOutputStream(new java.io.FileOutputStream(jar));
             try {
                 for (java.util.Iterator each = codes.entrySet().iterator(); each.hasNext(); ) {
@@ -275,6 +386,14 @@ public class Readers implements PartitionReaderFactory {
                 scala.Option artifacts) {
             distribute(session);
             return new Readers(source, function, schema, artifacts, scala.Option.apply(null));
+        }
+
+        /** Return the writers, whose class each executor can load before it has a task. */
+        public DataWriterFactory writers(
+                SparkSession session, UserDefinedPythonDataSource source, byte[] function, StructType schema,
+                scala.Option artifacts) {
+            distribute(session);
+            return new Writers(source, function, schema, artifacts);
         }
 
         /**
@@ -313,14 +432,14 @@ _log = logging.getLogger(__name__)
 
 
 def is_distributed(driver: Driver) -> bool:
-    """Return whether tasks can load the readers; compile them on first use."""
+    """Return whether tasks can load readers and writers; compile them on first use."""
     door = _door(driver)
     if door is None:
         return False
     try:
         door.distribute(driver.spark._jsparkSession)
     except _Errors as error:
-        _log.warning("executors get no columnar readers, and read rows, which takes longer: %s", error)
+        _log.warning("executors get no readers and writers of batches; Spark's own take longer: %s", error)
         return False
     return True
 
@@ -336,6 +455,19 @@ def columnar_factory(driver: Driver, source: Any, function: bytes, schema: Any, 
         artifacts: The identity of the job's artifacts, as an ``Option``.
     """
     return _door(driver).readers(driver.spark._jsparkSession, source, function, schema, artifacts)
+
+
+def batch_writer_factory(driver: Driver, source: Any, function: bytes, schema: Any, artifacts: Any) -> Any:
+    """Return a ``DataWriterFactory``.
+
+    Args:
+        driver: A driver of which `is_distributed` holds.
+        source: As for `columnar_factory`.
+        function: The pickled function that writes; it yields one batch with a message.
+        schema: The Spark schema of the batches.
+        artifacts: As for `columnar_factory`.
+    """
+    return _door(driver).writers(driver.spark._jsparkSession, source, function, schema, artifacts)
 
 
 def _door(driver: Driver) -> Any:
@@ -354,5 +486,5 @@ def _opened(driver: Driver) -> Any:
         kind = compiler.getClassLoader().loadClass(f"{_PACKAGE}.Readers$Door")
         return kind.getConstructors()[0].newInstance(driver.array("java.lang.Object", [compiler.getBytecodes()]))
     except _Errors as error:
-        _log.warning("this Spark has no columnar readers, and reads rows, which takes longer: %s", error)
+        _log.warning("this Spark has no readers and writers of batches; its own take longer: %s", error)
         return None

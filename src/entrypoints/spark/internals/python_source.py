@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
 from lancekeep.entrypoints.spark.internals import classes
-from lancekeep.entrypoints.spark.internals.columnar import columnar_factory
+from lancekeep.entrypoints.spark.internals.columnar import batch_writer_factory, columnar_factory
 from lancekeep.entrypoints.spark.internals.driver import Driver
 from lancekeep.entrypoints.spark.internals.workers import pickled
 
@@ -43,7 +43,9 @@ def reader_factory(driver: Driver, read: Callable[..., Any], schema: Any, *, col
     return driver.java(classes.PYTHON_READERS)(source, function, schema, artifacts, driver.option())
 
 
-def writer_factory(driver: Driver, write: Callable[..., Any], result: StructType, schema: Any) -> Any:
+def writer_factory(
+    driver: Driver, write: Callable[..., Any], result: StructType, schema: Any, *, distributed: bool
+) -> Any:
     """Return a ``DataWriterFactory``.
 
     Args:
@@ -51,9 +53,12 @@ def writer_factory(driver: Driver, write: Callable[..., Any], result: StructType
         write: Takes the batches of a partition, and yields one batch with a message.
         result: The schema of the message.
         schema: The Spark schema of the batches.
+        distributed: Whether tasks can load our writers; see `is_distributed`.
     """
-    factory = driver.java(classes.PYTHON_WRITERS)
-    return factory(_interpreter(driver), pickled(write, result), schema, _artifacts(driver), driver.option())
+    source, function, artifacts = _interpreter(driver), pickled(write, result), _artifacts(driver)
+    if distributed:
+        return batch_writer_factory(driver, source, function, schema, artifacts)
+    return driver.java(classes.PYTHON_WRITERS)(source, function, schema, artifacts, driver.option())
 
 
 def message(answer: Any) -> bytes:

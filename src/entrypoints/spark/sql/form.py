@@ -69,9 +69,22 @@ def returns_columns(columns: StructType, setting: str) -> bool:
     Raises:
         InvalidInput: The setting is neither ``true`` nor ``false``.
     """
+    return _is_on(setting) and bool(columns.fields) and _is_readable(columns)
+
+
+def distributes(jvm: Jvm) -> bool:
+    """Return whether tasks can load Lancekeep's classes, and the session permits it.
+
+    Raises:
+        InvalidInput: The setting is neither ``true`` nor ``false``.
+    """
+    return _is_on(jvm.setting(SETTING)) and is_distributed(jvm)
+
+
+def _is_on(setting: str) -> bool:
     if setting.lower() not in ("", "true", "false"):
         raise InvalidInput(f"{SETTING} is {setting!r}; set it to true or false")
-    return setting.lower() != "false" and bool(columns.fields) and _is_readable(columns)
+    return setting.lower() != "false"
 
 
 def _is_readable(kind: DataType) -> bool:

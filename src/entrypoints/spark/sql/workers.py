@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from lancekeep.domain.errors import Retryable
 from lancekeep.entrypoints.spark.internals import python_source
+from lancekeep.entrypoints.spark.sql.form import distributes
 from lancekeep.entrypoints.spark.sql.jvm import Jvm
 
 Batches = Iterable[pa.RecordBatch]
@@ -54,7 +55,8 @@ def writer_factory(jvm: Jvm, write: Callable[[Batches], Any], schema: Any) -> An
     def write_one(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"message": [pickle.dumps(write(batches))]})
 
-    return python_source.writer_factory(jvm, write_one, StructType().add("message", BinaryType()), schema)
+    result = StructType().add("message", BinaryType())
+    return python_source.writer_factory(jvm, write_one, result, schema, distributed=distributes(jvm))
 
 
 def messages(answers: Iterable[Any]) -> list[Any]:
