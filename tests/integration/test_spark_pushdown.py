@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,23 @@ EVERY_TYPE = """
     named_struct('key', id + 1, 'inner', named_struct('x', array(CAST(null AS STRING)))) st,
     CAST(null AS STRING) nothing
 """
+
+
+def test_keys_of_joins_are_not_checked_for_null_again(lake: Lake) -> None:
+    fill(lake)
+    lake.sql("INSERT INTO lake.t (id, i8) VALUES (1000, NULL)")
+    join = "SELECT count(*), sum(a.f64) FROM {t} a JOIN {t} b ON a.i8 = b.i8"
+    plan = lake.plan(join)
+    assert plan.count("filter (`i8` IS NOT NULL)") == 2
+    assert "isnotnull" not in plan
+    expected = lake.sql(join.replace("{t}", "(SELECT * FROM lake.t WHERE i8 + 0 IS NOT NULL)"))
+    assert lake.sql(join.replace("{t}", "lake.t")) == expected
+    assert re.search(r"Filter .*> 3\)", lake.plan(f"{join} WHERE a.i8 > 3"))  # Spark takes such a side for selective
+    lake.spark.conf.set("spark.sql.cbo.enabled", "true")
+    try:
+        assert "Filter isnotnull(i8" in lake.plan(join)
+    finally:
+        lake.spark.conf.unset("spark.sql.cbo.enabled")
 
 
 def test_the_driver_reads_the_few_rows_that_an_index_names(lake: Lake) -> None:

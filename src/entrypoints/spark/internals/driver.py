@@ -106,12 +106,9 @@ class Driver:
         """Return the ``Transform`` of ``CLUSTER BY``, of references to columns."""
         return self.java(classes.CLUSTERING)(self.seq(columns))
 
-    def setting(self, name: str) -> str:
-        """Return a setting of the session that runs the statement.
-
-        It is an empty text if there is none.
-        """
-        return str(self.java(classes.SETTINGS).get().getConfString(name, ""))
+    def setting(self, name: str, default: str = "") -> str:
+        """Return a setting of the session that runs the statement, or else the default."""
+        return str(self.java(classes.SETTINGS).get().getConfString(name, default))
 
     def long_row(self, value: int) -> Any:
         """Return the ``InternalRow[]`` of one row with one ``LONG``."""

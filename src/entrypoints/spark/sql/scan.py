@@ -86,7 +86,8 @@ class ScanBuilder(Pushdown):
         batch = Batch(self._jvm, seen, form, self._dataset, task, found, aggregates)
         require_batch = partial(refuse_options, self._name, self._options)
         statistics = partial(Statistics, self._jvm, self._dataset, self._snapshot.identity, schema, self._statistics)
-        arguments = self._jvm, seen, form, batch, self._description(found), require_batch, self._to_stream, statistics
+        described = self._description(found)
+        arguments = self._jvm, seen, form, batch, described, require_batch, self._to_stream, statistics, self._pushed
         if found is not None and self._reads_stored_columns and is_small(self._dataset, found):
             return Lookup(*arguments, schema, partial(task, found.runs))
         return Scan(*arguments)
@@ -134,6 +135,9 @@ class ScanBuilder(Pushdown):
         return attrs.evolve(FragmentReader.of(self._snapshot, self._dataset.schema, wanted), filter=filters)
 
 
+_ESTIMATES = "spark.sql.cbo.enabled"
+
+
 class Scan(DriverScan):
     """A scan of a query, in a batch or as a stream."""
 
@@ -150,6 +154,7 @@ class Scan(DriverScan):
         require_batch: Callable[[], None],
         to_stream: Callable[[Any, str], Any],
         statistics: Callable[[], Statistics],
+        pushed: Sequence[Any],
     ) -> None:
         super().__init__(jvm, schema, form)
         self._batch = batch
@@ -157,6 +162,7 @@ class Scan(DriverScan):
         self._require_batch = require_batch
         self._to_stream = to_stream
         self._estimate = statistics
+        self._pushed = pushed
 
     def description(self) -> str:
         return self._description
@@ -181,7 +187,13 @@ class Scan(DriverScan):
         return self.estimateStatistics().sizeInBytes()
 
     def reflectsFullyPushedDownFilters(self) -> bool:
-        return False
+        """Return whether Spark's planner needs no condition above the scan.
+
+        It evaluates conditions there again, but learns from them which side of a join is selective. It learns nothing
+        from ``IS NOT NULL``, which it adds for each key of a join, unless it estimates rows by statistics of columns.
+        """
+        estimates = self._jvm.setting(_ESTIMATES, "false").lower() == "true"
+        return not estimates and all(each.name() == "IS_NOT_NULL" for each in self._pushed)
 
 
 class Lookup(Scan):
