@@ -42,6 +42,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.table import V1_SUFFIX
 from lancekeep.format.manifest import time_of, transaction_name
 from lancekeep.native import lance
 from lancekeep.ports.compaction_engine import CompactionEngine
@@ -159,12 +160,15 @@ class LanceEngine:
             True,
             stable_row_ids=stable_row_ids,
         )
-        return Committed(self.create_at(plan, self.write_fragments(plan, data)), "", 0)
+        return _native(self._created(plan, self.write_fragments(plan, data)))
 
     def create_at(self, plan: WritePlan, fragments: Sequence[Any]) -> int:
+        return int(self._created(plan, fragments).version)
+
+    def _created(self, plan: WritePlan, fragments: Sequence[Any]) -> Any:
         require_readable(plan.schema.names)
         with _translated(plan.table, Channel(self._namespace)):
-            dataset = lance.LanceDataset.commit(
+            return lance.LanceDataset.commit(
                 plan.uri,
                 lance.LanceOperation.Overwrite(plan.schema, [_fragment(fragment) for fragment in fragments]),
                 read_version=0,
@@ -173,7 +177,6 @@ class LanceEngine:
                 enable_stable_row_ids=plan.stable_row_ids,
                 storage_options=dict(plan.storage_options) or None,
             )
-        return int(dataset.version)
 
     def restore(self, table: ObjectId, version: int) -> Committed:
         self._before_commit(table, None)
@@ -424,7 +427,16 @@ def _committed(channel: Channel, dataset: Any) -> Committed:
     """
     if channel.error is not None:
         raise channel.error
-    return channel.committed or Committed(dataset.version, "", 0)
+    return channel.committed or _native(dataset)
+
+
+def _native(dataset: Any) -> Committed:
+    """Return a version that was committed without a callback.
+
+    In a V1 directory, it has the name of its transaction file, by which a copy of it is recognized.
+    """
+    in_v1 = f"{V1_SUFFIX}/" in f"{dataset.uri}/"
+    return Committed(dataset.version, "", 0, transaction_name(dataset._ds.serialized_manifest()) if in_v1 else "")
 
 
 def _one_commit(table: ObjectId, channel: Channel, act: Callable[[], Any]) -> Committed:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import TypeVar
 from uuid import uuid4
 
@@ -24,13 +25,21 @@ from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.application.rows.partition_columns import PartitionColumns
-from lancekeep.domain.catalog import Lookup
+from lancekeep.domain.catalog import CatalogView, Lookup
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
-from lancekeep.domain.errors import CommitRefused, ConcurrentModification, LancekeepError, Refused, VersionTaken
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    LancekeepError,
+    Refused,
+    StoreUnavailable,
+    VersionTaken,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
+from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.naming import NamingScheme, detached_version
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, is_at, v1_table
@@ -39,6 +48,9 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.judge import Approved
 
 Success = TypeVar("Success", Committed, AllCommitted)
+
+_PAUSES = (0.0, 0.02, 0.1, 0.5)
+"""Seconds before each look whether a drop or a rename has removed the files of a version that is refused."""
 
 
 @attrs.frozen
@@ -386,10 +398,65 @@ class Versions:
         """
         entered = self._ledger.guarantees.lists_directories or not first
         if entered and v1_table(table.location) is not None:
-            before = self._ledger.recent().version
-            first = first or branch is not None
-            return partial(self._require_unmoved, table, version, before, first=first, transaction=transaction)
+            before, first = self._ledger.recent(), first or branch is not None
+            return partial(self._require_unmoved, table, branch, version, before, first=first, transaction=transaction)
         return _nothing if branch is None else partial(self._require_here, table, branch)
+
+    def by_engine(
+        self,
+        object_id: ObjectId,
+        commit: Callable[[], Committed],
+        branch: str | None = None,
+        read: Collection[int] = (),
+    ) -> Committed:
+        """Commit by the engine, and check a version that has no callback.
+
+        Without a commit store, the engine creates the manifest itself. For a table in another place than a V1
+        directory, the check costs no request.
+
+        Args:
+            object_id: The table.
+            commit: Commits the version.
+            branch: The branch; None for the main history.
+            read: Filled by ``commit`` with the version that was read, which it returns if it changes nothing.
+
+        Raises:
+            CommitRefused: As `commit_version`.
+            StoreUnavailable: Whether the table moved could not be learnt.
+        """
+        check = self._native_check(object_id, branch)
+        committed = commit()
+        if not committed.path and committed.version not in read:
+            check(committed)
+        return committed
+
+    def _native_check(self, object_id: ObjectId, branch: str | None) -> Callable[[Committed], object]:
+        ledger = self._ledger
+        before = ledger.recent()
+        location = None if ledger.guarantees.locations else ledger.manifest.location_of(object_id)
+        table = None if location is None else Table(object_id, location, {})
+        if table is None:
+            entry = before.find(object_id.key)
+            if entry is None:  # not read yet
+                before = ledger.view(Lookup(object_id.key))
+                entry = before.find(object_id.key)
+            table = None if entry is None or entry.location is None else Table.from_entry(entry)
+        if table is None or v1_table(table.location) is None:
+            return _accept
+        return partial(self._check_native, table, branch, before)
+
+    def _check_native(self, table: Table, branch: str | None, before: CatalogView, committed: Committed) -> None:
+        version, first = committed.version, committed.version == 1 or branch is not None
+        try:
+            self._require_unmoved(table, branch, version, before, first=first, transaction=committed.transaction)
+        except CommitRefused:
+            raise
+        except LancekeepError as error:
+            raise StoreUnavailable(
+                f"version {version} of the table {table.id} was committed at {table.location!r}, but whether the table "
+                f"was renamed or dropped at that time is not known: {error}. Before you write again, check whether the "
+                "table has this version."
+            ) from error
 
     def _require_here(self, table: Table, branch: str) -> None:
         """Raise `ConcurrentModification`, an unknown outcome, if a table has left its directory."""
@@ -399,53 +466,86 @@ class Versions:
                 f"{table.location!r}. Check whether the table has the change at its new place"
             )
 
-    def _require_unmoved(self, table: Table, version: int, before: int, *, first: bool, transaction: str) -> None:
+    def _require_unmoved(
+        self, table: Table, branch: str | None, version: int, before: CatalogView, *, first: bool, transaction: str
+    ) -> None:
         """Raise `CommitRefused` if a rename may have missed a new version.
 
         A rename copies versions that are committed while the entry names the old location. If the catalog has changed
-        since version ``before``, the entry may belong to a new table in the same directory, or the new version may have
-        turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing, or
-        was committed in the same way: then its older data files are missing.
+        since the view ``before``, the entry may belong to a new table in the same directory, or the new version may
+        have turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing,
+        or was committed in the same way: then its older data files are missing. If the new table has as many versions,
+        the older data files of the new version are missing.
         """
         view = self._ledger.fresh()
         entry = view.find(table.id.key)
-        commits = self._ledger.commits
+        commits, root = self._ledger.commits, self._places.dataset_root(table).branch(branch)
         if entry is not None and entry.location == table.location:
-            if first or (view.version == before and not entry.listed):
+            if first or (not entry.listed and view.version == before.version):
                 return
-            root = self._places.dataset_root(table)
-            row = commits.retry.call(partial(commits.final_object, root, version - 1))
-            if row is not None and commits.lineage.keeps_files(root, row):
+            previous, own = (
+                commits.retry.call(partial(commits.final_object, root, number)) for number in (version - 1, version)
+            )
+            keeps = partial(commits.lineage.keeps_files, root)
+            if previous is not None and keeps(previous) and (own is None or keeps(own)):
                 return
-        elif entry is not None and self._is_copied(table, Table.from_entry(entry), version, transaction):
-            return
-        self._remove_unreadable(table, version)
+        for moved in self._moved(table, entry, view, before):
+            if self._is_copied(root, self._places.dataset_root(moved).branch(branch), version, transaction):
+                return
+        self._remove_unreadable(root, version, transaction)
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
         )
 
-    def _remove_unreadable(self, table: Table, version: int) -> None:
+    def _moved(
+        self, table: Table, entry: ManifestEntry | None, view: CatalogView, before: CatalogView
+    ) -> Iterator[Table]:
+        """Yield what a table may be since the view ``before``: the table of its name, or one with a new entry.
+
+        A rename out of a V1 directory enters the new name in the manifest. Tables that only the directory lists come
+        last, and reading them costs requests.
+        """
+        if entry is not None and entry.location != table.location:
+            yield Table.from_entry(entry)
+        if not view.guarantees.lists_directories or not view.guarantees.locations:
+            return
+        for each in takewhile(lambda each: not each.listed, view.descendants(ObjectId(()))):
+            if each.object_type != TABLE or each.location is None or v1_table(each.location) is not None:
+                continue
+            known = before.find(each.object_id)
+            if each.object_id != table.id.key and (known is None or known.location != each.location):
+                yield Table.from_entry(each)
+
+    def _remove_unreadable(self, root: DatasetRoot, version: int, transaction: str) -> None:
         """Remove a new version whose files a drop or a rename has removed.
 
-        A V1 directory with a version is a table, and a new table there would continue after the version.
+        A V1 directory with a version is a table, and a new table there would continue after the version. A drop or a
+        rename lists the manifests that it removes, and removes the files after them. So the files of a version that it
+        has missed may still exist for a moment.
         """
-        root, commits = self._places.dataset_root(table), self._ledger.commits
+        commits = self._ledger.commits
         if not commits.rows.guarantees.derived:
             return
         with suppress(LancekeepError):  # the commit is refused in any case
-            row = commits.retry.call(partial(commits.final_object, root, version))
-            if row is not None and not commits.lineage.keeps_files(root, row):
-                commits.retry.call(partial(commits.objects.delete, row.path))
-                commits.objects.prune(root.key)
+            for pause in _PAUSES:
+                commits.retry.sleep(pause)
+                commits.lineage.forget()  # a new table may have the version by now
+                row = commits.retry.call(partial(commits.final_object, root, version))
+                found = None if row is None else commits.lineage.base(root, row)
+                if row is None or found is None or transaction not in ("", found.transaction):
+                    return
+                if not commits.lineage.keeps_files(root, row):
+                    commits.retry.call(partial(commits.objects.delete, row.path))
+                    commits.objects.prune(root.key)
+                    return
 
-    def _is_copied(self, before: Table, after: Table, version: int, transaction: str) -> bool:
+    def _is_copied(self, old: DatasetRoot, new: DatasetRoot, version: int, transaction: str) -> bool:
         """Return whether a table that moved has the same version in both directories.
 
         The old directory may be empty by now. The transaction is known, or else the manifest is in memory.
         """
         commits, found = self._ledger.commits, []
-        old, new = self._places.dataset_root(before), self._places.dataset_root(after)
         row = commits.retry.call(partial(commits.final_object, new, version))
         if row is None:
             return False
@@ -555,6 +655,10 @@ def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> 
 
 def _nothing() -> None:
     """Check nothing."""
+
+
+def _accept(committed: Committed) -> None:
+    """Accept any version."""
 
 
 def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:

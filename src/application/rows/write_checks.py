@@ -66,6 +66,16 @@ def after_checks(checks: Callable[[Any, Rules], None], rules: Rules, act: Callab
     return ruled
 
 
+def noting(act: Callable[[Any], Any], read: list[int]) -> Callable[[Any], Any]:
+    """Return an ``act`` that first stores the version of its dataset in ``read``."""
+
+    def noted(dataset: Any) -> Any:
+        read[:] = [dataset.version]
+        return act(dataset)
+
+    return noted
+
+
 def mode_of(mode: str) -> WriteMode:
     """Return the mode of a write by its name. Raises `InvalidInput`."""
     try:

@@ -33,6 +33,7 @@ from lancekeep.application.rows.write_checks import (
     after_checks,
     is_stream,
     mode_of,
+    noting,
     unannounced,
     until_committed,
 )
@@ -134,9 +135,8 @@ class Writes:
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
             with self._diagnosis.of(object_id), self._versions.lines.beside(object_id), checked(reader, rules) as rows:
-                committed = self._settled(
-                    object_id, lambda: self._engine.write(object_id, rows, engine_mode, stable_row_ids=stable)
-                )
+                write = partial(self._engine.write, object_id, rows, engine_mode, stable_row_ids=stable)
+                committed = self._settled(object_id, partial(self._versions.by_engine, object_id, write))
             self.note(object_id, None, committed)
             if replaces and not declared:
                 self._tables.replace_properties(object_id, properties or {})
@@ -158,7 +158,8 @@ class Writes:
                 return appended
             rules = self._tables.find(object_id).rules
             with self._versions.lines.beside(object_id), checked(appended.reader, rules) as rows:
-                return self._engine.write(object_id, rows, WriteMode.APPEND)
+                write = partial(self._engine.write, object_id, rows, WriteMode.APPEND)
+                return self._versions.by_engine(object_id, write)
 
         with self._diagnosis.of(object_id):
             committed = self._settled(object_id, append)
@@ -209,9 +210,8 @@ class Writes:
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
         with self._diagnosis.of(plan.table), self._versions.lines.beside(plan.table):
-            committed = self._settled(
-                plan.table, lambda: self._engine.commit_fragments(plan, fragments, properties, exactly=exactly)
-            )
+            commit = partial(self._engine.commit_fragments, plan, fragments, properties, exactly=exactly)
+            committed = self._settled(plan.table, partial(self._versions.by_engine, plan.table, commit))
         self.note(plan.table, None, committed)
         return committed
 
@@ -333,12 +333,10 @@ class Writes:
                     return until_committed().call(lambda: self._commit_rebased(object_id, act))
         announce(None)
         with self._diagnosis.of(object_id), self._versions.lines.beside(object_id):
-            return self._settled(
-                object_id,
-                lambda: self._engine.change(
-                    object_id, act, after, branch=branch, exactly=exactly, admits=admits, indexes=indexes
-                ),
-            )
+            read: list[int] = []
+            change = partial(self._engine.change, object_id, noting(act, read), after, branch=branch, exactly=exactly)
+            commit = partial(change, admits=admits, indexes=indexes)
+            return self._settled(object_id, partial(self._versions.by_engine, object_id, commit, branch, read))
 
     def _commit_rebased(
         self,
