@@ -16,7 +16,9 @@ from rest_server import serving
 
 import lancekeep
 from lancekeep import PartitionBy
+from lancekeep.application.catalog import directory_of
 from lancekeep.application.upkeep.fsck import Kind
+from lancekeep.domain.catalog import CatalogView, Put
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.domain.features import Feature
 from lancekeep.domain.view import ViewDefinition
@@ -254,6 +256,17 @@ def test_contradicting_property_is_refused(lake: lancekeep.Catalog) -> None:
     assert lake.find_table("u").properties == PLAIN
 
 
+def set_natively(catalog: lancekeep.Catalog, properties: dict[str, str | None]) -> None:
+    """Set properties of the table t without the checks of the catalog."""
+
+    def decide(view: CatalogView) -> tuple[list[Put], None]:
+        entry = view.find("t")
+        assert entry is not None
+        return [Put(entry.with_properties(properties))], None
+
+    directory_of(catalog).ledger.manifest.apply(decide)
+
+
 @pytest.mark.parametrize("stable", [True, False])
 def test_fsck_reports_a_table_that_a_native_writer_made_with_other_row_ids(
     lake: lancekeep.Catalog, stable: bool
@@ -265,6 +278,16 @@ def test_fsck_reports_a_table_that_a_native_writer_made_with_other_row_ids(
     [finding] = lake.upkeep.fsck(deep=True, grace=0).findings
     assert (finding.kind, finding.object, finding.repair) == (Kind.ROW_IDS, "t", "")
     assert f"Set it to {str(stable).lower()!r}" in finding.meaning
+    lake.tags.create("t", "gone", 1)
+    place = Path(lake.describe_table("t").uri.removeprefix("file://"))
+    tag = place / "_refs" / "tags" / "gone.json"
+    tag.write_text(tag.read_text().replace('"version":1', '"version":9').replace('"version": 1', '"version": 9'))
+    kinds = {each.kind for each in lake.upkeep.fsck(deep=True, grace=0).findings}
+    assert kinds == {Kind.ROW_IDS, Kind.TAG}
+    tag.unlink()
+    set_natively(lake, {property_of_table: "maybe"})
+    [finding] = lake.upkeep.fsck(deep=True, grace=0).findings
+    assert (finding.kind, "'maybe'" in finding.meaning) == (Kind.ROW_IDS, True)
     lake.alter_table("t", {property_of_table: str(stable).lower()})
     assert lake.upkeep.fsck(deep=True, grace=0).findings == ()
 

@@ -25,7 +25,7 @@ from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.managed import ADOPT, DIRECT_COMMITS, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
 from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, final_path, final_versions, parse_detached
-from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS, stated_row_ids
+from lancekeep.domain.stable_row_ids import STABLE_ROW_IDS
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.json_files import hinted_version, parse_reference
@@ -164,11 +164,12 @@ class TableChecks:
             )
             repair = "" if branch else "build it again"
             yield Finding(Kind.OUTDATED_INDEX, history.title, meaning, repair), partial(self._rebuilt, table.id, names)
-        stable = bool(latest.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)
-        if not branch and stated_row_ids(table.properties) not in (None, stable):
+        present = str(bool(latest.manifest.reader_feature_flags & Feature.STABLE_ROW_IDS)).lower()
+        stated = table.properties.get(STABLE_ROW_IDS, present)
+        if not branch and stated != present:
             meaning = (
-                f"the property {STABLE_ROW_IDS!r} contradicts the first version, which a writer made without the "
-                f"catalog. Set it to {str(stable).lower()!r}, or copy the rows to a new table"
+                f"the property {STABLE_ROW_IDS!r} is {stated!r}, and the first version decided {present!r}: a writer "
+                f"without the catalog made one of them. Set it to {present!r}, or copy the rows to a new table"
             )
             yield Finding(Kind.ROW_IDS, history.title, meaning), None
 
