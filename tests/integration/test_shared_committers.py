@@ -344,10 +344,11 @@ def test_other_process_commits_after_the_end_of_the_first(host: Host, monkeypatc
         pass
     append(host.other, 3)
     assert commits_own(host.other)
+    append(host.other, 4)  # the append before it may have met the end of the first, and takes no lock then
     third = host.process()
-    append(third, 4)
+    append(third, 5)
     assert not commits_own(third)
-    assert Counter(lance.dataset(host.other.open("t").uri).to_table()["number"].to_pylist()) == Counter(range(5))
+    assert Counter(lance.dataset(host.other.open("t").uri).to_table()["number"].to_pylist()) == Counter(range(6))
 
 
 # -- upserts -----------------------------------------------------------------------------------------------------
@@ -515,6 +516,7 @@ def test_other_process_commits_upserts_after_the_end_of_the_first(
         pass
     assert upsert(upserting.other, 3, 4, by=2)[1] == MergeCounts(1, 1, 0)
     assert commits_own_upserts(upserting.other)
+    upsert(upserting.other, 3, by=2)  # the upsert before it may have met the end of the first, and takes no lock then
     third = upserting.process()
     upsert(third, 3, by=3)
     assert not commits_own_upserts(third)

@@ -463,7 +463,7 @@ def test_server_stops_if_its_terminal_is_closed(tmp_path: Path) -> None:
     if not pid:
         os.execv(sys.executable, line)
     shown = b""
-    while b"Stop: " not in shown:
+    while b"Page: " not in shown:  # the last line
         shown += os.read(terminal, 1 << 10)
     [worker] = workers_of(pid)
     os.close(terminal)
