@@ -40,14 +40,19 @@ class Pair:
 
     def separate(self) -> None:
         """Let the standby follow up to now, then receive nothing more."""
+        self.await_standby()
+        self.stop_streaming()
+        with psycopg.connect(self.primary.dsn, autocommit=True) as primary:
+            poll(lambda: primary.execute("SELECT FROM pg_stat_replication").rowcount == 0)
+
+    def await_standby(self) -> None:
+        """Wait until the standby has all that was committed."""
         with (
             psycopg.connect(self.primary.dsn, autocommit=True) as primary,
             psycopg.connect(self.standby.dsn, autocommit=True) as standby,
         ):
             ((end,),) = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchall()
             poll(lambda: standby.execute("SELECT pg_last_wal_replay_lsn() >= %s", (end,)).fetchone() == (True,))
-            self.stop_streaming()
-            poll(lambda: primary.execute("SELECT FROM pg_stat_replication").rowcount == 0)
 
     def stop_streaming(self) -> None:
         """Let the standby receive nothing more."""
@@ -137,6 +142,7 @@ def test_failover_during_writes_hides_no_acknowledged_row(tmp_path: Path, seed: 
     with replicated() as pair, pair.connect(tmp_path / "lake") as catalog:
         for name in NAMES:
             catalog.write(name, rows(0))
+        pair.await_standby()
 
         def write(writer: int) -> None:
             with pair.connect(tmp_path / "lake") as own:
