@@ -298,9 +298,12 @@ def test_statement_that_ctrl_c_stops_changes_nothing(lake: str, monkeypatch: pyt
         # To this thread: it does not end a wait of the main thread, as a signal just before that wait does not.
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
+    interrupting = threading.Thread(target=interrupt)
+
     class Worker(ThreadPoolExecutor):
         def submit(self, *args: Any, **kwargs: Any) -> Any:
-            threading.Thread(target=interrupt).start()
+            if interrupting.ident is None:  # a second signal would stop the next test
+                interrupting.start()
             return super().submit(*args, **kwargs)
 
     monkeypatch.setattr("lancekeep.entrypoints.cli.sql.ThreadPoolExecutor", Worker)
