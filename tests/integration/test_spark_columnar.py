@@ -295,14 +295,19 @@ def test_memory_of_batches_is_released(configured: SparkSession, big: str, state
     await_release(configured)
 
 
-def test_cancelled_scan_releases_its_memory(configured: SparkSession, big: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT count(*) FROM {big} WHERE {asleep} IS NULL", "INSERT INTO lake.slept SELECT {asleep} FROM {big}"],
+)
+def test_cancelled_statement_releases_its_memory(configured: SparkSession, big: str, statement: str) -> None:
     failures: list[str] = []
+    configured.sql("CREATE TABLE IF NOT EXISTS lake.slept (text STRING)")
 
     def run() -> None:
         configured.sparkContext.setJobGroup("endless", "", interruptOnCancel=True)
         try:
-            asleep = "reflect('java.lang.Thread', 'sleep', id * 0 + 5L) IS NULL"  # for minutes, without processor time
-            configured.sql(f"SELECT count(*) FROM {big} WHERE {asleep}").collect()
+            asleep = "reflect('java.lang.Thread', 'sleep', id * 0 + 5L)"  # for minutes, without processor time
+            configured.sql(statement.format(big=big, asleep=asleep)).collect()
         except Exception as error:  # PySpark converts only some of Java's
             failures.append(str(error))
 
@@ -316,6 +321,7 @@ def test_cancelled_scan_releases_its_memory(configured: SparkSession, big: str) 
         thread.join(0.2)
     assert "cancelled" in failures[0]
     await_release(configured)
+    assert configured.table("lake.slept").count() == 0
     assert configured.sql(f"SELECT sum(id) s FROM {big}").collect()[0].s == 4_999_950_000
 
 
@@ -331,6 +337,14 @@ def test_failed_worker_says_the_same(reads: Reads, configured: SparkSession, lak
     assert said[0] == said[1]
     assert "Traceback" in said[0]
     await_release(configured)
+
+
+def test_failed_write_says_why_and_releases_its_memory(configured: SparkSession, lake: lancekeep.Catalog) -> None:
+    configured.sql("CREATE TABLE lake.unwritable (id BIGINT, text STRING)")
+    with pytest.raises(PySparkException, match="Division by zero"):
+        configured.sql("INSERT INTO lake.unwritable SELECT id, 1 / (id - 50) FROM range(0, 100, 1, 1)")
+    await_release(configured)
+    assert lake.open("unwritable").count_rows() == 0
 
 
 # -- columns or rows ------------------------------------------------------------------------------------------------

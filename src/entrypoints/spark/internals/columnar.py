@@ -210,8 +210,27 @@ public class Readers implements PartitionReaderFactory {
                 throw new IllegalStateException(error);
             }
             TaskContext context = TaskContext.get();
-            scala.collection.Iterator answers = runner.compute(
-                new Batches(rows, most, writers.schema.defaultSize(), context), context.partitionId(), context);
+            boolean isWritten = false;
+            try {
+                read(runner.compute(
+                    new Batches(rows, most, writers.schema.defaultSize(), context), context.partitionId(), context));
+                isWritten = true;
+            } finally {
+                if (!isWritten) release(runner);
+            }
+        }
+
+        /** Release the memory of a batch that a failure or a kill has interrupted. Spark would keep it. */
+        private static void release(ArrowPythonRunner runner) {
+            try {
+                runner.root().close();
+                runner.allocator().close();
+            } catch (IllegalStateException error) {
+                // Something else still holds a buffer. The task fails with the error that interrupted the batch.
+            }
+        }
+
+        private void read(scala.collection.Iterator answers) {
             while (answers.hasNext()) {
                 ColumnarBatch answer = (ColumnarBatch) answers.next();
                 ColumnVector messages = ((ArrowColumnVector) answer.column(0)).getChild(0);
