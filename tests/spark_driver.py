@@ -416,30 +416,29 @@ def die_at(moment: str) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
-class MortalWriter(StreamWriter):
+class Mortal:
+    """A writer whose process may die before and after its commit."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        die_at("committing")
+        super().commit(messages, batchId)  # type: ignore[misc]  # of the writer that follows in the order of classes
+        die_at("committed")
+
+
+class MortalWriter(Mortal, StreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
         written = super().write(iterator)
         if written.fragments:
             die_at("written")
         return written
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        die_at("committing")
-        super().commit(messages, batchId)
-        die_at("committed")
 
-
-class MortalPartitionWriter(PartitionStreamWriter):
+class MortalPartitionWriter(Mortal, PartitionStreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByTask:
         written = super().write(iterator)
         if written.parts:
             die_at("written")
         return written
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        die_at("committing")
-        super().commit(messages, batchId)
-        die_at("committed")
 
 
 class MortalSource(DefaultSource):

@@ -164,12 +164,17 @@ class ManifestStoreContract:
             assert [each for each in found if each not in store.guarantees.permanent] == following, ascii(after)
 
     def test_properties_that_are_not_unicode_are_refused(self, store: ManifestStore) -> None:
+        def of_namespace(properties: dict[str, str], view: CatalogView) -> list[Change]:
+            return [Put(namespace("b", properties))]
+
+        def of_root(properties: dict[str, str], view: CatalogView) -> list[Change]:
+            return [SetProperties(properties)]
+
         create(store, "a")
         for properties in ({"k": "\ud800"}, {"\ud800": "v"}):
-            with pytest.raises(InvalidInput, match="surrogate pair"):
-                change(store, lambda view, properties=properties: [Put(namespace("b", properties))])  # type: ignore[misc]
-            with pytest.raises(InvalidInput, match="surrogate pair"):
-                change(store, lambda view, properties=properties: [SetProperties(properties)])  # type: ignore[misc]
+            for refused in (of_namespace, of_root):
+                with pytest.raises(InvalidInput, match="surrogate pair"):
+                    change(store, partial(refused, properties))
         assert ids(store.view()) == ["a"]
         assert store.view().properties == {}
 

@@ -31,18 +31,17 @@ NEW = pa.table({"a": pa.array([4, 5], pa.int64())})
 UPSERT = MergeRule(["a"], update=True, insert=True)
 
 
-@pytest.mark.parametrize(
-    ("mode", "change", "left"),
-    [
-        ("v1", "drop", {}),
-        ("compatible", "drop", {}),
-        ("v1", "new", {"t": 3}),
-        ("compatible", "new", {"t": 3}),
-        ("v1", "longer", {"t": 9}),
-        ("compatible", "longer", {"t": 9}),
-        ("compatible", "rename", {"moved": 9}),
-    ],
-)
+def changes(most: int) -> list[tuple[str, str, dict[str, int]]]:
+    """Return modes, changes of the catalog, and the rows of the tables that are left, of which one has the most."""
+    modes = "v1", "compatible"
+    left: dict[str, dict[str, int]] = {"drop": {}, "new": {"t": 3}, "longer": {"t": most}}
+    return [
+        *((mode, change, rows) for change, rows in left.items() for mode in modes),
+        ("compatible", "rename", {"moved": most}),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "change", "left"), changes(9))
 @pytest.mark.parametrize("upserts", [False, True], ids=["appends", "upserts"])
 @pytest.mark.parametrize("store", [None, "conditional-put://"])
 def test_version_after_a_drop_or_rename_is_refused_and_removed(
@@ -142,18 +141,7 @@ def _after(monkeypatch: pytest.MonkeyPatch, method: str, follow: Callable[[], ob
     monkeypatch.setattr(LanceEngine, method, followed)
 
 
-@pytest.mark.parametrize(
-    ("mode", "change", "left"),
-    [
-        ("v1", "drop", {}),
-        ("compatible", "drop", {}),
-        ("v1", "new", {"t": 3}),
-        ("compatible", "new", {"t": 3}),
-        ("v1", "longer", {"t": 6}),
-        ("compatible", "longer", {"t": 6}),
-        ("compatible", "rename", {"moved": 6}),
-    ],
-)
+@pytest.mark.parametrize(("mode", "change", "left"), changes(6))
 @pytest.mark.parametrize(("method", "act"), NATIVE)
 def test_version_of_the_engine_after_a_drop_or_rename_is_refused_and_removed(
     tmp_path: Path,

@@ -69,6 +69,6 @@ def code_of(error: ClientError) -> str:
 
 def reasons_of(error: ClientError) -> set[str]:
     """Return the reasons why a transaction was cancelled; most items have none."""
-    # The stubs type the fields that every error has; this one has more.
-    reasons: list[dict[str, str]] = error.response.get("CancellationReasons", [])  # type: ignore[assignment]
+    found = error.response.get("CancellationReasons", [])
+    reasons: list[dict[str, str]] = found  # type: ignore[assignment]  # the stubs have what every error has
     return {reason.get("Code", "None") for reason in reasons} - {"None"}

@@ -229,7 +229,7 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         self.schema = schema
         self.failure: BaseException | None = None
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scan:  # noqa: A002
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scan:  # noqa: A002 - pylance's name
         """Return a scan.
 
         Lance applies the filter if it knows all of its expressions. It may keep more rows than DuckDB asks for, because
@@ -254,7 +254,7 @@ class _Source(pds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             self.failure = error
             raise
 
-    def _named(self, filter: Any) -> Iterator[str]:  # noqa: A002
+    def _named(self, filter: Any) -> Iterator[str]:  # noqa: A002 - as in scanner
         """Find the columns of a filter in its text, which may have the names of others too."""
         text = "" if filter is None else str(filter)
         return (name for name in self.schema.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))

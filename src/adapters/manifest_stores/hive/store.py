@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 from uuid import uuid4
 
@@ -34,7 +35,7 @@ from lancekeep.adapters.manifest_stores.hive.plan import (
 )
 from lancekeep.adapters.manifest_stores.hive.steps import LEFTOVERS, PAUSE, QUIET, Steps, repeated
 from lancekeep.adapters.manifest_stores.hive.view import CHANGE, PROPERTIES, TOKENS, VERSION, HiveView, Pages
-from lancekeep.domain.catalog import ManifestStoreGuarantees, Put, Question
+from lancekeep.domain.catalog import Change, ManifestStoreGuarantees, Put, Question
 from lancekeep.domain.errors import (
     AlreadyExists,
     ConcurrentModification,
@@ -174,7 +175,7 @@ class HiveManifestStore:
         for _ in view.all_of(TABLE):
             pass  # the view keeps the exposed tables only
         for object_id in view.exposed:
-            self.apply(lambda view, object_id=object_id: (entered_again(view, object_id), None))  # type: ignore[misc]
+            self.apply(partial(_enter_again, object_id))
 
     def clean_up(self) -> int:
         """Remove the catalog's own tables that stopped writers have left."""
@@ -286,7 +287,7 @@ class HiveManifestStore:
         done = 0
         try:
             for step in steps:
-                repeated(lambda step=step: self._steps.perform(step, token, after, version))  # type: ignore[misc]
+                repeated(partial(self._steps.perform, step, token, after, version))
                 done += 1
         except (AlreadyExists, NamespaceNotEmpty, NamespaceNotFound) as error:
             self._steps.discard(steps[done:], token)
@@ -351,7 +352,7 @@ class HiveManifestStore:
             return
         for step in steps:
             with suppress(AlreadyExists, NamespaceNotEmpty, NamespaceNotFound):
-                repeated(lambda step=step: self._steps.perform(step, token, view, view.version))  # type: ignore[misc]
+                repeated(partial(self._steps.perform, step, token, view, view.version))
         self._completed = token
 
     def _own_tables(self, view: HiveView) -> Iterator[tuple[str | None, HiveTable]]:
@@ -365,3 +366,7 @@ class HiveManifestStore:
             return False
         self._steps.drop_own(self._layout.own(catalog, table.name or ""))
         return True
+
+
+def _enter_again(object_id: str, view: HiveView) -> tuple[Sequence[Change], None]:
+    return entered_again(view, object_id), None

@@ -137,7 +137,7 @@ def session_of(driver: Driver, session: Any) -> SparkSession:
 @contextmanager
 def idle_jvm() -> Iterator[Java]:
     """Start a JVM with Spark's classes, without a session, and end it."""
-    gateway: Any = launch_gateway(popen_kwargs={"stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]
+    gateway: Any = launch_gateway(popen_kwargs={"stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]  # PySpark's
     try:
         yield cache(_named(gateway.jvm))
     finally:
