@@ -605,6 +605,8 @@ class Catalog:
     ) -> Any:
         """Return a table as a ``lance.LanceDataset`` that commits through this catalog.
 
+        Without a commit store, it commits without the catalog, also after the table was dropped or renamed.
+
         Args:
             identifier: The table.
             version: A version; by default the latest.
