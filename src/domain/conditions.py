@@ -9,7 +9,7 @@ that could name a column.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import attrs
@@ -17,6 +17,7 @@ import attrs
 from lancekeep.domain.column_names import quoted, unquoted
 from lancekeep.domain.errors import ColumnNotFound, InvalidInput
 from lancekeep.domain.expression_growth import FUNCTIONS, growing_functions
+from lancekeep.domain.typed_constants import ColumnType, Constant, typed
 
 MOST_CHARACTERS: Final = 100_000
 """The most characters of an expression."""
@@ -26,8 +27,9 @@ DEEPEST: Final = 50
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
-    |(?P<text>'(?:[^'\\]|'')*')
-    |(?P<quoted>`(?:[^`\\]|``)+`)
+    |(?P<binary>[xX]'[0-9a-fA-F]*')
+    |(?P<text>'(?:[^'\\\0]|'')*')
+    |(?P<quoted>`(?:[^`\\\0]|``)+`)
     |(?P<number>(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.]))
     |(?P<word>[^\W\d]\w*)
     |(?P<mark><=>|<>|!=|<=|>=|==|\|\||::|[-=<>+*/%(),.\[\]])""",
@@ -41,6 +43,7 @@ _RESERVED: Final = frozenset(("and", "or", "not", "in", "is", "null", "like", "i
 _OPERATORS: Final = _COMPARISONS | {"<=>", "||", "+", "-", "*", "/", "%"}
 _BETWEEN_VALUES: Final = frozenset(("and", "or", "like", "ilike", "between", "escape", "when", "then", "else"))
 """Words that stand between two values, where the engine expects no name."""
+_MEMBERSHIPS: Final = frozenset(("array_has", "array_contains"))
 _TYPED: Final = frozenset(("date", "timestamp", "time", "interval"))
 """Words that make a constant of the text that follows."""
 _TYPES: Final = frozenset(
@@ -54,7 +57,7 @@ _TYPES: Final = frozenset(
 _CASTS: Final = frozenset(("cast", "try_cast"))
 _CONDITION: Final = (
     "with rights on some rows, a condition compares columns with constants, by =, <>, <, <=, >, >=, IN, BETWEEN, LIKE, "
-    "IS NULL, AND, OR and NOT. Compute other values in a column"
+    "IS NULL, array_has, AND, OR and NOT. Compute other values in a column"
 )
 _EXPRESSION: Final = (
     "with rights on some columns, an expression has names, constants, operators, CASE, CAST and functions. Write a "
@@ -66,7 +69,7 @@ class Token(NamedTuple):
     """A token of an expression.
 
     Attributes:
-        kind: ``text``, ``quoted``, ``number``, ``word``, ``mark``, or empty at the end.
+        kind: ``text``, ``binary``, ``quoted``, ``number``, ``word``, ``mark``, or empty at the end.
         text: The token.
     """
 
@@ -96,13 +99,25 @@ class Condition:
     Attributes:
         text: The condition with quoted names.
         paths: The columns that it names.
-        compared: The columns that it compares, each with the kind of a constant: ``text``, ``number``, ``boolean``,
-            ``date`` or ``timestamp``.
+        constants: The constants that it compares columns with.
     """
 
     text: str
     paths: frozenset[tuple[str, ...]]
-    compared: frozenset[tuple[tuple[str, ...], str]] = frozenset()
+    constants: tuple[Constant, ...] = ()
+    _template: str = attrs.field(default="", eq=False, repr=False)
+
+    def unfit(self, types: Mapping[tuple[str, ...], ColumnType]) -> Constant | None:
+        """Return a constant that the type of its column cannot represent; None if all fit.
+
+        Args:
+            types: The types of the columns that the condition names.
+        """
+        return next((each for each in self.constants if typed(each, types[each.path]) is None), None)
+
+    def written(self, types: Mapping[tuple[str, ...], ColumnType]) -> str:
+        """Return the condition with constants of the types of the columns, all of which fit."""
+        return _filled(self._template, [typed(each, types[each.path]) or "" for each in self.constants])
 
 
 def require_path(path: tuple[str, ...], paths: Collection[tuple[str, ...]]) -> None:
@@ -143,7 +158,9 @@ def condition_of(text: str) -> Condition:
     reader = _Reader(_tokens(text))
     found = reader.disjunction(0)
     reader.require_end()
-    return Condition(found, frozenset(reader.paths), frozenset(reader.compared))
+    constants = tuple(reader.constants)
+    shown = _filled(found, [f"{_KEYWORDS.get(each.kind, '')}{each.text}" for each in constants])
+    return Condition(shown, frozenset(reader.paths), constants, found)
 
 
 def expression_of(text: str, paths: Collection[tuple[str, ...]]) -> str:
@@ -162,6 +179,15 @@ def expression_of(text: str, paths: Collection[tuple[str, ...]]) -> str:
     for path in reader.paths:
         require_path(path, paths)
     return found
+
+
+_KEYWORDS: Final = {"date": "DATE ", "timestamp": "TIMESTAMP ", "time": "TIME ", "interval": "INTERVAL "}
+_PLACE = re.compile("\0([0-9]+)\0")
+"""Where a constant is in the text of a condition."""
+
+
+def _filled(template: str, constants: Sequence[str]) -> str:
+    return _PLACE.sub(lambda match: constants[int(match[1])], template)
 
 
 def _function(name: str) -> str:
@@ -197,7 +223,7 @@ class _Reader:
         self._tokens = tokens
         self._at = 0
         self.paths: set[tuple[str, ...]] = set()
-        self.compared: set[tuple[tuple[str, ...], str]] = set()
+        self.constants: list[Constant] = []
 
     @property
     def next(self) -> Token:
@@ -240,7 +266,7 @@ class _Reader:
     def _operand(self, found: list[str], groups: list[str]) -> bool:
         """Read a part of a value; return whether the value may end there."""
         token, after = self.next, self.after
-        if token.kind in ("text", "number"):
+        if token.kind in ("text", "number", "binary"):
             found.append(self.take().text)
             return True
         if token.word in ("null", "true", "false"):
@@ -353,10 +379,22 @@ class _Reader:
             if self.next.text not in _COMPARISONS:
                 raise self._refusal()
             operator, path = self.take().text, self._column()
-            self._compare(path, kind)
-            return f"({value} {operator} {quoted(*path)})"
+            return f"({self._compare(path, value, kind)} {operator} {quoted(*path)})"
+        if self.next.word in _MEMBERSHIPS and self.after.text == "(":
+            return self._membership()
         path = self._column()
         return f"({quoted(*path)}{self._comparison(path)})"
+
+    def _membership(self) -> str:
+        self.take()
+        self._require("(")
+        path = self._column()
+        self._require(",")
+        value, kind = self._constant()
+        if not kind:
+            raise self._refusal()
+        self._require(")")
+        return f"(array_has({quoted(*path)}, {self._compare(path, value, kind, of_element=True)}))"
 
     def _comparison(self, path: tuple[str, ...]) -> str:
         token = self.next
@@ -366,7 +404,8 @@ class _Reader:
         if token.word == "is":
             self.take()
             negated, value = self._word_if("not"), self._one_of("null", "true", "false")
-            self._compare(path, "" if value == "NULL" else "boolean")
+            if value != "NULL":
+                self._compare(path, "", "boolean")
             return f" IS{negated} {value}"
         negated = self._word_if("not")
         word = self.next.word
@@ -374,7 +413,7 @@ class _Reader:
             self.take()
             if self.next.kind != "text":
                 raise self._refusal()
-            return f"{negated} {word.upper()} {self._value(path)}"
+            return f"{negated} {word.upper()} {self._compare(path, self.take().text, 'pattern')}"
         if word == "between":
             self.take()
             lower = self._value(path)
@@ -391,29 +430,30 @@ class _Reader:
             return f"{negated} IN ({', '.join(values)})"
         if negated:
             raise self._refusal()
-        self._compare(path, "boolean")
+        self._compare(path, "", "boolean")
         return ""
 
     def _value(self, path: tuple[str, ...]) -> str:
         """Read a constant with which a column is compared."""
-        value, kind = self._constant()
-        self._compare(path, kind)
-        return value
+        return self._compare(path, *self._constant())
 
-    def _compare(self, path: tuple[str, ...], kind: str) -> None:
-        if kind:
-            self.compared.add((path, kind))
+    def _compare(self, path: tuple[str, ...], value: str, kind: str, *, of_element: bool = False) -> str:
+        """Note that a column is compared with a constant; return the place of the constant in the text."""
+        if not kind:
+            return value
+        self.constants.append(Constant(path, kind, value, of_element))
+        return f"\0{len(self.constants) - 1}\0"
 
     def _constant(self) -> tuple[str, str]:
-        """Read a constant; return it with its kind, which is empty for null."""
+        """Read a constant; return it without its keyword, with its kind, which is empty for null."""
         token = self.take()
         if token.text == "-" and self.next.kind == "number":
             return f"-{self.take().text}", "number"
-        if token.word in ("date", "timestamp") and self.next.kind == "text":
-            return f"{token.word.upper()} {self.take().text}", token.word
+        if token.word in _TYPED and self.next.kind == "text":
+            return self.take().text, token.word
         if token.word in ("true", "false", "null"):
             return token.word.upper(), "" if token.word == "null" else "boolean"
-        if token.kind not in ("text", "number"):
+        if token.kind not in ("text", "number", "binary"):
             self._at -= 1
             raise self._refusal()
         return token.text, token.kind
@@ -422,8 +462,8 @@ class _Reader:
         token = self.next
         if token.kind == "quoted":
             return True
-        typed = token.word in ("date", "timestamp") and self.after.kind == "text"
-        return token.kind == "word" and token.word not in _RESERVED and not typed
+        is_constant = token.word in _TYPED and self.after.kind == "text"
+        return token.kind == "word" and token.word not in _RESERVED and not is_constant
 
     def _column(self) -> tuple[str, ...]:
         if not self._begins_column():

@@ -15,6 +15,7 @@ from lancekeep.domain.conditions import Condition
 from lancekeep.domain.errors import AccessDenied
 from lancekeep.domain.manifest import SchemaField
 from lancekeep.domain.rights import Right
+from lancekeep.domain.typed_constants import ColumnType
 
 RESTRICTED: Final[Mapping[str, str]] = {
     "query_table": "answers with the permitted columns and rows; other names are absent",
@@ -61,9 +62,14 @@ class Restriction:
         return (*(["columns"] if self.columns is not None else []), *(["rows"] if self.rows else []))
 
     @property
+    def ordered(self) -> Sequence[Condition]:
+        """The conditions, by their texts."""
+        return sorted(self.rows, key=lambda one: one.text)
+
+    @property
     def condition(self) -> str | None:
-        """The condition of the permitted rows; None for all rows."""
-        return " OR ".join(f"({each.text})" for each in sorted(self.rows, key=lambda one: one.text)) or None
+        """The condition of the permitted rows as people read it; None for all rows."""
+        return " OR ".join(f"({each.text})" for each in self.ordered) or None
 
     def __str__(self) -> str:
         columns = None if self.columns is None else f"columns {', '.join(sorted(self.columns))}"
@@ -91,32 +97,30 @@ def united(restrictions: Iterable[Restriction]) -> Restriction | None:
     )
 
 
-_WHOLE_NUMBERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-_NUMBERS: Final = _WHOLE_NUMBERS | {"halffloat", "float", "double"}
-_TIMES: Final[Mapping[str, frozenset[str]]] = {
-    "date32": frozenset(("date", "text")),
-    "date64": frozenset(("date", "text")),
-    "timestamp": frozenset(("timestamp", "date", "text")),
-}
-
-
-def kinds_of(logical_type: str) -> frozenset[str]:
-    """Return the kinds of constants with which values of a type can be compared.
-
-    The engine converts such a constant while it plans. It converts the values of other types while it reads, and fails
-    at the first that it cannot convert.
+def column_types(fields: Sequence[SchemaField]) -> dict[tuple[str, ...], ColumnType]:
+    """Return the types of columns and of the fields of structs, by their paths.
 
     Args:
-        logical_type: The logical type of the field. None of the kinds fits a decimal.
+        fields: The fields of a version, depth first.
     """
-    if logical_type in _NUMBERS:
-        return frozenset(("number",))
-    if logical_type == "bool":
-        return frozenset(("boolean",))
-    base = logical_type.removeprefix("dict:").split(":")[0]
-    if base in ("string", "large_string"):
-        return frozenset(("text",))
-    return _TIMES.get(base, frozenset())
+    elements = {field.parent_id: field for field in fields}
+    return {
+        path: _type_of(field, elements.get(field.id))
+        for group in _columns(fields).values()
+        for path, field in _fields(group).items()
+    }
+
+
+def _type_of(field: SchemaField, inner: SchemaField | None) -> ColumnType:
+    """Return the type of a field, of which ``inner`` is the last field inside."""
+    if _is_blob(field):
+        return ColumnType("")  # the engine compares the description of a blob
+    base, _, rest = field.logical_type.partition(":")
+    if base in ("list", "large_list") and inner is not None:
+        return ColumnType("", "", "" if inner.extension_name else inner.logical_type)
+    if base == "fixed_size_list" and inner is None:
+        return ColumnType("", "", rest.rpartition(":")[0])
+    return ColumnType(field.logical_type, field.extension_name)
 
 
 def unfit(condition: Condition, fields: Sequence[SchemaField]) -> tuple[str, ...] | None:
@@ -129,8 +133,8 @@ def unfit(condition: Condition, fields: Sequence[SchemaField]) -> tuple[str, ...
     Returns:
         None if each constant fits its column.
     """
-    types = {path: field.logical_type for group in _columns(fields).values() for path, field in _fields(group).items()}
-    return next((path for path, kind in sorted(condition.compared) if kind not in kinds_of(types[path])), None)
+    found = condition.unfit(column_types(fields))
+    return None if found is None else found.path
 
 
 @attrs.frozen
@@ -141,17 +145,26 @@ class Readable:
         columns: Their names, in the order of the schema.
         fields: Their fields, depth first.
         paths: The paths of the columns and of the fields of structs in them.
-        rows_too: Whether rows are restricted, too.
+        condition: The condition of the permitted rows, as the engine takes it; None for all rows.
     """
 
     columns: tuple[str, ...]
     fields: tuple[SchemaField, ...]
     paths: frozenset[tuple[str, ...]]
-    rows_too: bool
+    condition: str | None
+
+    @property
+    def rows_too(self) -> bool:
+        """Whether rows are restricted, too."""
+        return self.condition is not None
 
 
 def readable(
-    fields: Sequence[SchemaField], latest: Sequence[SchemaField], restriction: Restriction, table: str
+    fields: Sequence[SchemaField],
+    latest: Sequence[SchemaField],
+    restriction: Restriction,
+    table: str,
+    same: Set[int] | None = None,
 ) -> Readable:
     """Return the columns of a version of a table that a restriction permits.
 
@@ -165,17 +178,19 @@ def readable(
         latest: The fields of the latest version.
         restriction: The restriction.
         table: The table, for messages.
+        same: The ids of fields that are the same in both versions; None if the versions are the same.
 
     Raises:
         AccessDenied: A condition of rows names what the table lacks or is ambiguous, or no column is permitted.
     """
     groups, now = _columns(fields), _columns(latest)
-    _require_conditions(groups, now, restriction, table)
+    ids = {each.id for each in latest} if same is None else same
+    _require_conditions(groups, now, restriction, table, ids)
     permitted: list[str] = []
     for name, group in groups.items():
         if restriction.columns is not None:
-            same = name in now and {each.id for each in group} <= {each.id for each in now[name]}
-            if name not in restriction.columns or not same:
+            known = {each.id for each in now.get(name, ())} & ids
+            if name not in restriction.columns or not {each.id for each in group} <= known:
                 continue
         if restriction.rows and any(map(_shows_other_rows, group)):
             continue
@@ -190,8 +205,13 @@ def readable(
         tuple(shown),
         tuple(field for name in shown for field in groups[name]),
         frozenset(path for name in shown for path in _fields(groups[name])),
-        bool(restriction.rows),
+        _written(restriction, fields),
     )
+
+
+def _written(restriction: Restriction, fields: Sequence[SchemaField]) -> str | None:
+    types = column_types(fields) if restriction.rows else {}
+    return " OR ".join(f"({each.written(types)})" for each in restriction.ordered) or None
 
 
 def _require_conditions(
@@ -199,6 +219,7 @@ def _require_conditions(
     now: Mapping[str, Sequence[SchemaField]],
     restriction: Restriction,
     table: str,
+    same: Set[int],
 ) -> None:
     """Refuse a condition that means something else in this version than in the latest one."""
     taken = [name.casefold() for name in groups]
@@ -206,7 +227,8 @@ def _require_conditions(
         for path in condition.paths:
             top = path[0]
             then, latest = (_fields(columns.get(top, ())).get(path) for columns in (groups, now))
-            if then is None or latest is None or then.id != latest.id or taken.count(top.casefold()) != 1:
+            missing = then is None or latest is None or then.id != latest.id or then.id not in same
+            if missing or taken.count(top.casefold()) != 1:
                 raise AccessDenied(
                     f"you may read some rows of the table {table}, and its version lacks a column by which the policy "
                     "selects them; ask an administrator to correct the policy. Nothing was read"
@@ -250,7 +272,10 @@ def _shows_other_rows(field: SchemaField) -> bool:
     The descriptions of blobs have positions in a file, and a dictionary inside of another type has the values of all
     rows.
     """
-    is_blob = field.extension_name.startswith("lance.blob") or any("blob" in name for name in field.metadata)
     is_dictionary = field.logical_type.startswith("dict:") and field.parent_id >= 0
     is_list_of_dictionaries = field.logical_type.startswith("fixed_size_list:dict:")
-    return is_blob or is_dictionary or is_list_of_dictionaries
+    return _is_blob(field) or is_dictionary or is_list_of_dictionaries
+
+
+def _is_blob(field: SchemaField) -> bool:
+    return field.extension_name.startswith("lance.blob") or any("blob" in name for name in field.metadata)

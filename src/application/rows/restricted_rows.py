@@ -9,16 +9,15 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from lancekeep.application.rows.column_history import ColumnHistory
 from lancekeep.application.rows.sealed_batches import bare, sealed
 from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.column_names import plain_path, quoted
 from lancekeep.domain.conditions import condition_of, expression_of, path_of, require_path
 from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, Retryable, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest import SchemaField
-from lancekeep.domain.restrictions import Readable, Restriction, readable, unfit
+from lancekeep.domain.restrictions import Readable, Restriction, column_types, readable
 from lancekeep.format.schema import arrow_schema
-from lancekeep.format.table_version import parse_manifest
 from lancekeep.ports.rows import Query
 from lancekeep.ports.table_engine import TableEngine
 
@@ -27,17 +26,20 @@ _SCORES = ("_distance", "_score")
 
 
 class RestrictedRows:
-    """Reads tables within restrictions.
-
-    Branches cannot be read: their columns have the ids of a history of their own, by which the columns of the main
-    history are not found again.
-    """
+    """Reads tables within restrictions."""
 
     def __init__(self, writes: WriteService, engine: TableEngine) -> None:
         self._writes = writes
         self._engine = engine
 
-    def query(self, table: ObjectId, query: Query, restriction: Restriction, version: int | None = None) -> Any:
+    def query(
+        self,
+        table: ObjectId,
+        query: Query,
+        restriction: Restriction,
+        version: int | None = None,
+        branch: str | None = None,
+    ) -> Any:
         """Return the rows of a query as a ``pyarrow.RecordBatchReader``.
 
         Raises:
@@ -45,7 +47,7 @@ class RestrictedRows:
             ColumnNotFound: The query names a column that the caller may not read, or that does not exist.
             InvalidInput: The query is malformed. The message quotes nothing of the table or of the policy.
         """
-        dataset, columns = self._opened(table, restriction, version)
+        dataset, columns = self._opened(table, restriction, version, branch)
         query = restricted(query, columns, restriction)
         with _quiet():
             reader = self._engine.rows.scan(dataset, query)
@@ -54,35 +56,45 @@ class RestrictedRows:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def count(
-        self, table: ObjectId, condition: str | None, restriction: Restriction, version: int | None = None
+        self,
+        table: ObjectId,
+        condition: str | None,
+        restriction: Restriction,
+        version: int | None = None,
+        branch: str | None = None,
     ) -> int:
         """Return the number of permitted rows for which a condition is true.
 
         Raises the errors of `query`.
         """
-        dataset, columns = self._opened(table, restriction, version)
+        dataset, columns = self._opened(table, restriction, version, branch)
         query = restricted(Query(columns=columns.columns[:1], condition=condition), columns, restriction)
         with _quiet():
             if query.condition is None:
                 return self._engine.rows.count(dataset, None)
             return sum(batch.num_rows for batch in self._engine.rows.scan(dataset, query))
 
-    def schema(self, table: ObjectId, restriction: Restriction, version: int | None = None) -> tuple[int, Any]:
+    def schema(
+        self, table: ObjectId, restriction: Restriction, version: int | None = None, branch: str | None = None
+    ) -> tuple[int, Any]:
         """Return the number of a version, and the schema of its permitted columns.
 
         The ``pyarrow.Schema`` has no metadata.
         """
-        dataset, columns = self._opened(table, restriction, version)
+        dataset, columns = self._opened(table, restriction, version, branch)
         return dataset.version, bare(arrow_schema(columns.fields, {}))
 
-    def _opened(self, table: ObjectId, restriction: Restriction, version: int | None) -> tuple[Any, Readable]:
-        dataset = self._writes.open(table, version, None, None)
-        fields = self._fields(table, dataset)
-        latest = fields if version is None else self._fields(table, self._writes.open(table, None, None, None))
-        return dataset, readable(fields, latest, restriction, str(table))
-
-    def _fields(self, table: ObjectId, dataset: Any) -> Sequence[SchemaField]:
-        return parse_manifest(self._engine.rows.manifest(dataset), str(table)).fields
+    def _opened(
+        self, table: ObjectId, restriction: Restriction, version: int | None, branch: str | None
+    ) -> tuple[Any, Readable]:
+        history = ColumnHistory(self._writes, self._engine, table)
+        dataset = self._writes.open(table, version, None, branch)
+        found = history.manifest(dataset)
+        if version is None and branch is None:
+            return dataset, readable(found.fields, found.fields, restriction, str(table))
+        latest = history.manifest(self._writes.open(table, None, None, None))
+        same = history.same(found, branch, latest)
+        return dataset, readable(found.fields, latest.fields, restriction, str(table), same)
 
 
 @contextmanager
@@ -125,7 +137,7 @@ def restricted(query: Query, columns: Readable, restriction: Restriction) -> Que
     return attrs.evolve(
         query,
         columns=_projection(query, columns),
-        condition=_condition(query.condition, columns, restriction),
+        condition=_condition(query.condition, columns),
         search=search,
         prefilter=query.prefilter or bool(restriction.rows),
         indexed=not restriction.rows,
@@ -184,21 +196,22 @@ def _expression(text: str, columns: Readable) -> str:
     return quoted(*path)
 
 
-def _condition(text: str | None, columns: Readable, restriction: Restriction) -> str | None:
+def _condition(text: str | None, columns: Readable) -> str | None:
     if text is None:
-        return restriction.condition
+        return columns.condition
     if not columns.rows_too:
         return expression_of(text, columns.paths)
     found = condition_of(text)
     for path in found.paths:
         require_path(path, columns.paths)
-    wrong = unfit(found, columns.fields)
+    types = column_types(columns.fields)
+    wrong = found.unfit(types)
     if wrong is not None:
         raise InvalidInput(
-            f"the condition compares {'.'.join(wrong)!r} with a constant of another type, or a decimal; give a "
+            f"the condition compares {'.'.join(wrong.path)!r} with a constant that its type cannot have; give a "
             "constant of the column's type"
         )
-    return f"({restriction.condition}) AND ({found.text})"
+    return f"({columns.condition}) AND ({found.written(types)})"
 
 
 def _require_text(query: Query, columns: Readable) -> None:

@@ -28,8 +28,6 @@ from lancekeep.entrypoints.namespace.streams import translated
 _SHOWN: Final = ("table", "namespace", "location", "table_uri", "version", "managed_versioning", "is_only_declared")
 """The fields of a description that say nothing of columns and rows."""
 
-_MAIN_ALONE: Final = "within a restriction of columns or rows, only the main history of a table can be read"
-
 
 class RestrictedOperations:
     """Performs operations within restrictions.
@@ -59,25 +57,22 @@ class RestrictedOperations:
         return method(request, restriction)
 
     def _query_table(self, request: api.QueryTableRequest, restriction: Restriction) -> pa.RecordBatchReader:
-        version = self._version(request, request.version)
-        return translated(self._rows.query(id_of(request), query_of(request), restriction, version))
+        version, branch = self._version(request), branch_of(request)
+        return translated(self._rows.query(id_of(request), query_of(request), restriction, version, branch))
 
     def _count_table_rows(
         self, request: api.CountTableRowsRequest, restriction: Restriction
     ) -> api.CountTableRowsResponse:
-        version = self._version(request, request.version)
-        count = self._rows.count(id_of(request), request.predicate or None, restriction, version)
+        version, branch = self._version(request), branch_of(request)
+        count = self._rows.count(id_of(request), request.predicate or None, restriction, version, branch)
         return api.CountTableRowsResponse(count=count)
 
     def _describe_table(self, request: api.DescribeTableRequest, restriction: Restriction) -> api.DescribeTableResponse:
-        _refuse_branch(request)
         if request.vend_credentials:
             raise AccessDenied(
                 f"you may read some columns or rows of the table {id_of(request)} alone, and credentials would read "
                 "all of its files; leave vend_credentials out, and query the table through the server"
             )
-        if request.tag is not None:
-            self._require_main(id_of(request), request.tag)
         found = self._namespace.describe_table(
             request.model_copy(
                 update={
@@ -89,7 +84,8 @@ class RestrictedOperations:
         answer = api.DescribeTableResponse(**{name: getattr(found, name) for name in _SHOWN})
         if not request.load_detailed_metadata or (found.is_only_declared and found.version is None):
             return answer
-        version, schema = self._rows.schema(id_of(request), restriction, found.version)
+        branch = branch_of(request) if request.tag is None else self._catalog.tags.get(id_of(request), request.tag).branch
+        version, schema = self._rows.schema(id_of(request), restriction, found.version, branch)
         return answer.model_copy(update={"version": version, "var_schema": json_schema(schema)})
 
     def _table_exists(self, request: api.TableExistsRequest, _: Restriction) -> api.TableExistsResponse:
@@ -109,21 +105,14 @@ class RestrictedOperations:
     def _namespace_exists(self, request: api.NamespaceExistsRequest, _: Restriction) -> api.NamespaceExistsResponse:
         return self._namespace.namespace_exists(request)
 
-    def _version(self, request: Any, version: int | None) -> int | None:
+    def _version(self, request: Any) -> int | None:
         """Return the version that a request selects; None for the latest."""
-        _refuse_branch(request)
         if timestamp_of(request) is None:
+            version: int | None = request.version
             return version
         described = self._namespace.describe_table(
-            api.DescribeTableRequest(id=request.id, version=version, context=request.context)
+            api.DescribeTableRequest(
+                id=request.id, version=request.version, branch=branch_of(request), context=request.context
+            )
         )
         return described.version
-
-    def _require_main(self, table: ObjectId, tag: str) -> None:
-        if self._catalog.tags.get(table, tag).branch is not None:
-            raise AccessDenied(f"the tag {tag!r} of the table {table} is on a branch; {_MAIN_ALONE}")
-
-
-def _refuse_branch(request: Any) -> None:
-    if branch_of(request) is not None:
-        raise AccessDenied(f"the request is for a branch of the table {id_of(request)}; {_MAIN_ALONE}")
