@@ -152,6 +152,21 @@ class RowEngine(Protocol):
         The reader raises the errors of the port.
         """
 
+    def search_apart(self, dataset: Any, rows: Any, query: Query) -> Any:
+        """Answer a full-text query over rows as if they were a table with the full-text indexes of the dataset.
+
+        So the answer says nothing of other rows of the dataset. Rows of the same score are in the order of the rows.
+        The answer of a query that is not hybrid has the condition applied before the limit.
+
+        Args:
+            dataset: the dataset.
+            rows: a ``pyarrow.Table`` with the columns that the query names.
+            query: the query; without columns, all columns of the rows are returned.
+
+        Returns:
+            A ``pyarrow.Table``.
+        """
+
     def explain(self, dataset: Any, query: Query, *, verbose: bool) -> str:
         """Return the plan of a query as text."""
 

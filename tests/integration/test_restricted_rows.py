@@ -16,7 +16,7 @@ from typing import Any
 import lance_namespace as api
 import pyarrow as pa
 import pytest
-from lance_namespace.errors import PermissionDeniedError
+from lance_namespace.errors import PermissionDeniedError, UnsupportedOperationError
 
 import lancekeep
 from lancekeep.domain.conditions import condition_of
@@ -372,3 +372,133 @@ def test_a_column_of_a_branch_is_another_column_than_one_of_the_main_history(
     ]
     with pytest.raises(PermissionDeniedError):
         ids(catalog, table, "note = 'secret'", branch="side")
+
+
+# -- full-text queries --------------------------------------------------------------------------------------------
+
+WORDS = ("cat", "cats dog", "the running dog", "cat cat bird", "hidden cat", "dogs", "bird song", "hiding")
+
+
+def texts(*numbers: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": list(numbers),
+            "team": ["open" if number % 3 else "closed" for number in numbers],
+            "text": [None if number == 7 else WORDS[number % len(WORDS)] for number in numbers],
+            "tags": [[WORDS[number % 5], "x"] for number in numbers],
+            "box": [{"note": WORDS[number * 3 % 8]} for number in numbers],
+            "vector": pa.array([[float(number), 0.0] for number in numbers], pa.list_(pa.float32(), 2)),
+            "kind": pa.array([f"k{number % 2}-{number % 3}" for number in numbers]).dictionary_encode(),
+        }
+    )
+
+
+INDEXES = {"text": {"stem": True, "with_position": True}, "tags": {}, "box.note": {"base_tokenizer": "ngram"}}
+
+
+@pytest.fixture(scope="module")
+def searched(catalog: lancekeep.Catalog) -> lancekeep.Catalog:
+    """Return a catalog with a table of open and closed rows, and one with the open rows of the first."""
+    every, later = list(range(1, 21)), list(range(21, 31))
+    for name, kept in (("mixed", lambda one: True), ("open", lambda one: one % 3)):
+        catalog.write(name, texts(*filter(kept, every)))
+        if name == "mixed":
+            for column, parameters in INDEXES.items():
+                catalog.structure.create_index(name, NewIndex(column, "INVERTED", None, parameters))
+        catalog.write(name, texts(*filter(kept, later)), mode="append")
+        catalog.data.delete(name, "id IN (2, 22)")
+        catalog.data.update(name, {"text": "'cat of an update'"}, "id IN (4, 25)")
+    for column, parameters in INDEXES.items():
+        catalog.structure.create_index("open", NewIndex(column, "INVERTED", None, parameters))
+    return catalog
+
+
+def text(terms: str, *columns: str) -> dict[str, Any]:
+    return {"string_query": {"query": terms, "columns": list(columns)}}
+
+
+def structured(query: dict[str, Any]) -> dict[str, Any]:
+    return {"structured_query": {"query": query}}
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "a word": {"full_text_query": text("cat", "text")},
+    "words": {"full_text_query": text("running bird", "text")},
+    "a list": {"full_text_query": text("dog", "tags")},
+    "a field": {"full_text_query": text("cat", "box.note")},
+    "two columns": {"full_text_query": text("cat", "text", "tags")},
+    "a phrase": {"full_text_query": structured({"phrase": {"terms": "cat bird", "column": "text"}})},
+    "a fuzzy word": {"full_text_query": structured({"match": {"terms": "cax", "column": "text", "fuzziness": 1}})},
+    "without": {
+        "full_text_query": structured(
+            {
+                "boolean": {
+                    "must": [{"match": {"terms": "cat", "column": "text"}}],
+                    "should": [],
+                    "must_not": [{"match": {"terms": "bird", "column": "text"}}],
+                }
+            }
+        )
+    },
+    "a condition": {"full_text_query": text("cat", "text"), "filter": "id > 5 AND kind = 'k1-1'"},
+    "some columns": {
+        "full_text_query": text("cat", "text"),
+        "columns": {"column_names": ["box.note", "id", "_score"]},
+        "filter": "kind <> 'x'",
+    },
+    "aliases": {"full_text_query": text("cat", "text"), "columns": {"column_aliases": {"other": "id", "id": "id"}}},
+    "nothing": {"full_text_query": text("zebra", "text")},
+    "hybrid": {
+        "full_text_query": text("cat", "text"),
+        "vector": {"single_vector": [9.0, 0.0]},
+        "k": 4,
+        "columns": {"column_names": ["id"]},
+    },
+    "hybrid with a condition": {
+        "full_text_query": text("dog", "text"),
+        "vector": {"single_vector": [9.0, 0.0]},
+        "k": 4,
+        "filter": "id > 9",
+        "prefilter": True,
+    },
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_full_text_query_is_answered_as_if_there_were_no_other_rows(
+    searched: lancekeep.Catalog, search: str
+) -> None:
+    fields = {"vector": {}, "k": 0, **SEARCHES[search]}
+    restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
+    found = perform(searched, "query_table", api.QueryTableRequest(id=["mixed"], **fields), restriction).read_all()
+    plain = api.QueryTableRequest(id=["open"], **{**fields, "prefilter": True})
+    wanted = CatalogNamespace(searched).query_table(plain).read_all()
+    assert found.schema.remove_metadata().names == wanted.schema.names
+    keys = [(name, "descending") for name in ("_relevance_score", "_score") if name in wanted.column_names]
+    order = [*keys, ("id", "ascending")]
+    assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
+    assert bool(found.num_rows) is (search != "nothing")
+
+
+def test_pages_of_a_full_text_query_have_each_row_once(searched: lancekeep.Catalog) -> None:
+    restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
+
+    def page(k: int, offset: int) -> list[int]:
+        fields = {"full_text_query": text("cat", "text"), "k": k, "offset": offset, "vector": {}}
+        request = api.QueryTableRequest(id=["mixed"], **fields)
+        numbers: list[int] = perform(searched, "query_table", request, restriction).read_all()["id"].to_pylist()
+        return numbers
+
+    whole = page(0, 0)
+    assert len(whole) > 6
+    assert [number for offset in range(0, len(whole) + 2, 2) for number in page(2, offset)] == whole
+
+
+def test_a_full_text_query_over_too_many_rows_is_refused(
+    searched: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lancekeep.application.rows.restricted_rows._MOST_BYTES", 500)
+    restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
+    fields = {"full_text_query": text("cat", "text"), "k": 0, "vector": {}}
+    with pytest.raises(UnsupportedOperationError, match="name fewer columns"):
+        perform(searched, "query_table", api.QueryTableRequest(id=["mixed"], **fields), restriction)

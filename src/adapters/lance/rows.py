@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancekeep.adapters.lance.alignment import aligned
+from lancekeep.adapters.lance.apart import searched_apart
 from lancekeep.adapters.lance.channels import StagingChannel
 from lancekeep.adapters.lance.keys import conforms, found_keys, keys_of
 from lancekeep.adapters.lance.panics import without_panics
@@ -40,6 +41,9 @@ class LanceRows:
 
     def scan(self, dataset: Any, query: Query) -> Any:
         return streamed(dataset, query)
+
+    def search_apart(self, dataset: Any, rows: pa.Table, query: Query) -> pa.Table:
+        return searched_apart(dataset, rows, query)
 
     def explain(self, dataset: Any, query: Query, *, verbose: bool) -> str:
         with translated(dataset):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from threading import BoundedSemaphore
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -14,7 +15,7 @@ from lancekeep.application.rows.sealed_batches import bare, sealed
 from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.column_names import plain_path, quoted
 from lancekeep.domain.conditions import condition_of, expression_of, path_of, require_path
-from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, Retryable, StoreUnavailable
+from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, Retryable, StoreUnavailable, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.restrictions import Readable, Restriction, column_types, readable
 from lancekeep.format.schema import arrow_schema
@@ -48,7 +49,9 @@ class RestrictedRows:
             InvalidInput: The query is malformed. The message quotes nothing of the table or of the policy.
         """
         dataset, columns = self._opened(table, restriction, version, branch)
-        query = restricted(query, columns, restriction)
+        if restriction.rows and query.text is not None:
+            return self._searched(dataset, query, columns)
+        query = restricted(query, columns)
         with _quiet():
             reader = self._engine.rows.scan(dataset, query)
         schema = bare(reader.schema)
@@ -68,7 +71,7 @@ class RestrictedRows:
         Raises the errors of `query`.
         """
         dataset, columns = self._opened(table, restriction, version, branch)
-        query = restricted(Query(columns=columns.columns[:1], condition=condition), columns, restriction)
+        query = restricted(Query(columns=columns.columns[:1], condition=condition), columns)
         with _quiet():
             if query.condition is None:
                 return self._engine.rows.count(dataset, None)
@@ -83,6 +86,26 @@ class RestrictedRows:
         """
         dataset, columns = self._opened(table, restriction, version, branch)
         return dataset.version, bare(arrow_schema(columns.fields, {}))
+
+    def _searched(self, dataset: Any, query: Query, columns: Readable) -> Any:
+        """Return the rows of a full-text query as a ``pyarrow.RecordBatchReader``.
+
+        The words of hidden rows change the scores of an index, and which words a fuzzy query finds. So the query runs
+        over a copy of the permitted rows in memory.
+        """
+        found = restricted(query, columns)
+        used = _used(query, columns)
+        with _one_search():
+            with _quiet():
+                reader = self._engine.rows.scan(dataset, Query(columns=used, condition=columns.condition, indexed=False))
+            schema = reader.schema
+            rows = pa.Table.from_batches(_bounded(sealed(_batches(reader), schema)), schema)
+            with _quiet():
+                answer = self._engine.rows.search_apart(
+                    dataset, rows, attrs.evolve(found, condition=_own_condition(query.condition, columns))
+                )
+        schema = bare(answer.schema)
+        return pa.RecordBatchReader.from_batches(schema, sealed(iter(answer.to_batches()), schema))
 
     def _opened(
         self, table: ObjectId, restriction: Restriction, version: int | None, branch: str | None
@@ -115,42 +138,56 @@ def _quiet() -> Iterator[None]:
         ) from error
 
 
-def restricted(query: Query, columns: Readable, restriction: Restriction) -> Query:
+def restricted(query: Query, columns: Readable) -> Query:
     """Return a query that reads permitted columns and rows alone.
 
     Args:
         query: The query of the caller.
-        columns: The columns of the version that the caller may read.
-        restriction: The restriction.
+        columns: The columns of the version that the caller may read, and the condition of the rows.
 
     Raises:
         AccessDenied, ColumnNotFound, InvalidInput: See `RestrictedRows.query`.
     """
-    if restriction.rows:
+    if columns.rows_too:
         _require_rows_alone(query)
     search = query.search
     if search is not None:
         _require(search.column, columns)
-        search = attrs.evolve(search, use_index=search.use_index and not restriction.rows)
+        search = attrs.evolve(search, use_index=search.use_index and not columns.rows_too)
     if query.text is not None:
         _require_text(query, columns)
+    own = _own_condition(query.condition, columns)
+    both = " AND ".join(f"({each})" for each in (columns.condition, own) if each is not None)
     return attrs.evolve(
         query,
         columns=_projection(query, columns),
-        condition=_condition(query.condition, columns),
+        condition=both if columns.rows_too else own,
         search=search,
-        prefilter=query.prefilter or bool(restriction.rows),
-        indexed=not restriction.rows,
+        prefilter=query.prefilter or columns.rows_too,
+        indexed=not columns.rows_too,
     )
+
+
+def _used(query: Query, columns: Readable) -> list[str]:
+    """Return the columns that a full-text query needs, which the caller may read, in the order of the schema."""
+    if query.columns is None:
+        return list(columns.columns)
+    named = query.columns.values() if isinstance(query.columns, Mapping) else query.columns
+    paths = [(name,) if name in columns.columns else path_of(name) for name in (*named, *_text_columns(query))]
+    if query.search is not None:
+        paths.append(path_of(query.search.column))
+    if query.condition is not None:
+        paths += condition_of(query.condition).paths
+    tops = {path[0] for path in paths}
+    return [name for name in columns.columns if name in tops]
 
 
 def _require_rows_alone(query: Query) -> None:
     """Refuse what shows something of rows that the caller may not read."""
     shown = {
-        "a full-text search, whose scores depend on all rows": query.text is not None,
         "row ids, which show how many other rows there are": query.row_ids,
         "fast_search, which depends on an index of all rows": query.fast,
-        "a search with a filter and without prefilter=true": query.search is not None
+        "a vector search with a filter and without prefilter=true": query.search is not None
         and query.condition is not None
         and not query.prefilter,
     }
@@ -196,9 +233,10 @@ def _expression(text: str, columns: Readable) -> str:
     return quoted(*path)
 
 
-def _condition(text: str | None, columns: Readable) -> str | None:
+def _own_condition(text: str | None, columns: Readable) -> str | None:
+    """Return the condition of the caller, as the engine takes it."""
     if text is None:
-        return columns.condition
+        return None
     if not columns.rows_too:
         return expression_of(text, columns.paths)
     found = condition_of(text)
@@ -211,16 +249,20 @@ def _condition(text: str | None, columns: Readable) -> str | None:
             f"the condition compares {'.'.join(wrong.path)!r} with a constant that its type cannot have; give a "
             "constant of the column's type"
         )
-    return f"({columns.condition}) AND ({found.written(types)})"
+    return found.written(types)
 
 
 def _require_text(query: Query, columns: Readable) -> None:
     """Refuse a full-text query unless it names its columns, and the caller may read them."""
-    named = list(query.text_columns or ()) if isinstance(query.text, str) else list(_searched(query.text))
+    named = _text_columns(query)
     if not named:
         raise InvalidInput("with rights on some columns, a full-text query names the columns that it searches")
     for name in named:
         _require(name, columns)
+
+
+def _text_columns(query: Query) -> Sequence[str]:
+    return list(query.text_columns or ()) if isinstance(query.text, str) else list(_searched(query.text))
 
 
 def _searched(query: Any) -> Iterator[str]:
@@ -253,6 +295,36 @@ def _column_of(part: Mapping[str, Any]) -> str:
     if not column:
         raise InvalidInput("with rights on some columns, each part of a full-text query names its column")
     return str(column)
+
+
+_MOST_BYTES: Final = 64 << 20
+"""The bytes of the rows that a full-text query with conditions of rows copies at most."""
+_SEARCHES = BoundedSemaphore(2)
+"""The full-text queries with conditions of rows that a process runs at once: each has its rows in memory."""
+_PATIENCE: Final = 20.0
+"""The seconds after which a query that waits for others is refused."""
+
+
+@contextmanager
+def _one_search() -> Iterator[None]:
+    if not _SEARCHES.acquire(timeout=_PATIENCE):
+        raise StoreUnavailable("other full-text queries over some rows are running; send the query again later")
+    try:
+        yield
+    finally:
+        _SEARCHES.release()
+
+
+def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > _MOST_BYTES:
+            raise Unsupported(
+                f"the columns of the query have more than {_MOST_BYTES >> 20} MB in the rows that you may read, and a "
+                "full-text search over some rows copies them; name fewer columns, or search without full_text_query"
+            )
+        yield batch
 
 
 def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
