@@ -2,8 +2,8 @@
 
 The engine gives a new column the number after the largest that the schema and the data files have. After a column was
 dropped and its files were rewritten, a later column can get its number. As long as a data file with a number stays,
-neither it nor a smaller one is given again. An overwritten table begins again from 0: its columns are the same as those
-of the version before if they have the same names.
+neither it nor a smaller one is given again. An overwritten table begins again from 0: a column of it is
+the same as one of the version before if they have the same name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lancekeep.domain.manifest import Manifest
 
 
 def surely_same(older: Manifest, newer: Manifest) -> frozenset[int]:
-    """Return the ids of fields that two versions have, and that a data file of both shows to be the same."""
+    """Return the ids of fields that a data file of two versions shows to be the same."""
     ids = _names(older).keys() & _names(newer).keys()
     largest = max(ids, default=-1)
     files = {file.path: max(file.fields, default=-1) for fragment in older.fragments for file in fragment.files}
@@ -28,7 +28,9 @@ def surely_same(older: Manifest, newer: Manifest) -> frozenset[int]:
 
 
 def same(older: Manifest, newer: Manifest, between: Callable[[int], Manifest | None]) -> frozenset[int]:
-    """Return the ids of fields that two versions of one history have, and that are the same as far as can be known.
+    """Return the ids of fields that are the same in two versions of a history.
+
+    A field for which this cannot be known is not among them.
 
     Args:
         older: The older version.

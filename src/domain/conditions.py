@@ -108,7 +108,7 @@ class Condition:
     _template: str = attrs.field(default="", eq=False, repr=False)
 
     def unfit(self, types: Mapping[tuple[str, ...], ColumnType]) -> Constant | None:
-        """Return a constant that the type of its column cannot represent; None if all fit.
+        """Return a constant that its column cannot have; None if all fit.
 
         Args:
             types: The types of the columns that the condition names.
@@ -116,7 +116,7 @@ class Condition:
         return next((each for each in self.constants if typed(each, types[each.path]) is None), None)
 
     def written(self, types: Mapping[tuple[str, ...], ColumnType]) -> str:
-        """Return the condition with constants of the types of the columns, all of which fit."""
+        """Return the condition with constants of types, all of which fit."""
         return _filled(self._template, [typed(each, types[each.path]) or "" for each in self.constants])
 
 

@@ -12,7 +12,6 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Final
@@ -30,13 +29,14 @@ _SECONDS: Final = {
 _FLOATS: Final = {"halffloat": "e", "float": "f", "double": "d"}
 _INTEGER = re.compile(r"(u?)int(8|16|32|64)")
 _INTERVAL = re.compile(r"'(-?[0-9]{1,25}(?:\.[0-9]{1,9})?) +([a-z]+?)s?'", re.IGNORECASE)
-_TIME = r"([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.([0-9]{1,9}))?"
+_TIME = r"([0-9]{2}:[0-9]{2})(?:(:[0-9]{2})(?:\.([0-9]{1,9}))?)?"
 _MOMENT = re.compile(rf"'([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[ T]{_TIME}(Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?'")
 _OF_DAY = re.compile(rf"'{_TIME}'")
 _DAY = re.compile(r"'([0-9]{4}-[0-9]{2}-[0-9]{2})'")
 _BYTES = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
 _UUID = re.compile(r"'([0-9a-fA-F]{8})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{4})-([0-9a-fA-F]{12})'")
 _ZONE = re.compile(r"[\w+\-/:]+", re.ASCII)
+_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _UTC: Final = ("UTC", "Etc/UTC", "Z", "+00:00")
 _NANOSECONDS: Final = range(1678, 2262)
 """The years that nanoseconds since 1970 can count."""
@@ -111,10 +111,7 @@ def _typed(kind: str, text: str, logical: str, extension: str) -> str | None:
     convert = _CONVERSIONS.get((base, kind))
     if convert is None or (extension and (base, extension) != ("fixed_size_binary", "arrow.uuid")):
         return None
-    try:
-        return convert(text, parameters)
-    except ValueError:  # the date or time does not exist
-        return None
+    return convert(text, parameters)
 
 
 def _number(text: str, logical: str) -> str | None:
@@ -152,7 +149,20 @@ def _is_finite(value: float, code: str) -> bool:
 
 def _date(text: str, _: str) -> str | None:
     found = _DAY.fullmatch(text)
-    return None if found is None else f"DATE '{date.fromisoformat(found[1]).isoformat()}'"
+    return f"DATE {text}" if found is not None and _is_day(found[1]) else None
+
+
+def _is_day(text: str) -> bool:
+    year, month, day = map(int, text.split("-"))
+    if not (year and 1 <= month <= 12):
+        return False
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    return 1 <= day <= (29 if month == 2 and is_leap else _DAYS[month - 1])
+
+
+def _is_time(minute: str, second: str) -> bool:
+    hours, minutes = map(int, minute.split(":"))
+    return hours < 24 and minutes < 60 and int(second.removeprefix(":")) < 60
 
 
 def _midnight(text: str, parameters: str) -> str | None:
@@ -167,31 +177,37 @@ def _timestamp(text: str, parameters: str) -> str | None:
     if found is None or (zone != "-" and not _ZONE.fullmatch(zone)):
         return None
     day, minute, second, fraction, offset = found.groups()
-    moment = f"{day}T{minute or '00:00'}{second or ':00'}"
-    year = datetime.fromisoformat(moment + (offset or "")).year
+    minute, second = minute or "00:00", second or ":00"
+    if not (_is_day(day) and _is_time(minute, second) and _is_offset(offset)):
+        return None
     name, digits = _UNITS[unit]
-    shown = _fraction(second, fraction, digits)
-    if shown is None or (offset and zone == "-") or (unit == "ns" and year not in _NANOSECONDS):
+    shown = _fraction(fraction, digits)
+    if shown is None or (offset and zone == "-") or (unit == "ns" and int(day[:4]) not in _NANOSECONDS):
         return None
     kind = "None" if zone == "-" else f'Some("{zone}")'
-    return f"arrow_cast('{moment}{shown}{offset or ''}', 'Timestamp({name}, {kind})')"
+    return f"arrow_cast('{day}T{minute}{second}{shown}{offset or ''}', 'Timestamp({name}, {kind})')"
 
 
 def _time(text: str, unit: str, bits: int) -> str | None:
     found = _OF_DAY.fullmatch(text)
     if found is None:
         return None
-    minute, second, fraction = found.groups()
-    moment = time.fromisoformat(f"{minute}{second or ':00'}").isoformat()
+    minute, second, fraction = found[1], found[2] or ":00", found[3]
     name, digits = _UNITS[unit]
-    shown = _fraction(second, fraction, digits)
-    return None if shown is None else f"arrow_cast('{moment}{shown}', 'Time{bits}({name})')"
+    shown = _fraction(fraction, digits)
+    if shown is None or not _is_time(minute, second):
+        return None
+    return f"arrow_cast('{minute}{second}{shown}', 'Time{bits}({name})')"
 
 
-def _fraction(second: str | None, fraction: str | None, digits: int) -> str | None:
-    """Return the fraction of a second without zeros at its end; None if it has too many digits, or no second."""
+def _is_offset(text: str | None) -> bool:
+    return text in (None, "Z") or (_is_time(text[1:], ":00") and text[1:] <= "14:00")
+
+
+def _fraction(fraction: str | None, digits: int) -> str | None:
+    """Return a fraction without zeros at its end; None if it is too fine."""
     shown = (fraction or "").rstrip("0")
-    if len(shown) > digits or (fraction and not second):
+    if len(shown) > digits:
         return None
     return f".{shown}" if shown else ""
 

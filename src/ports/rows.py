@@ -153,10 +153,11 @@ class RowEngine(Protocol):
         """
 
     def search_apart(self, dataset: Any, rows: Any, query: Query) -> Any:
-        """Answer a full-text query over rows as if they were a table with the full-text indexes of the dataset.
+        """Answer a full-text query over rows.
 
-        So the answer says nothing of other rows of the dataset. Rows of the same score are in the order of the rows.
-        The answer of a query that is not hybrid has the condition applied before the limit.
+        They are searched as a table with full-text indexes like the dataset, so the answer says nothing of other rows.
+        Rows of the same score are in the order of the rows. Unless the query is hybrid, its condition comes before its
+        limit.
 
         Args:
             dataset: the dataset.

@@ -1,7 +1,7 @@
 """Rows within a restriction, compared with rows that Python selects.
 
-Each condition is a policy's, and a caller's. Rows for which it is unknown are in neither answer, of the condition and of
-its negation.
+Each condition is a policy's, and a caller's. Rows for which it is unknown are in neither answer, of the condition and
+of its negation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import datetime as dt
 import uuid
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import lance_namespace as api
@@ -97,7 +96,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], list[Rule]]] = {
     ),
     "a zone": (
         pa.timestamp("us", "Europe/Paris"),
-        [dt.datetime(2020, 1, 1, tzinfo=UTC), dt.datetime(2020, 1, 1, tzinfo=PARIS), dt.datetime(2021, 7, 1, tzinfo=UTC)],
+        [dt.datetime(2020, 1, 1, tzinfo=zone) for zone in (UTC, PARIS)] + [dt.datetime(2021, 7, 1, tzinfo=UTC)],
         [
             ("c = TIMESTAMP '2020-01-01 00:00:00'", lambda c: c == dt.datetime(2020, 1, 1, tzinfo=PARIS)),
             ("c = TIMESTAMP '2020-01-01T00:00:00Z'", lambda c: c == dt.datetime(2020, 1, 1, tzinfo=UTC)),
@@ -220,6 +219,10 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lancekeep.Cata
         yield catalog
 
 
+def asked(table: str, **fields: Any) -> api.QueryTableRequest:
+    return api.QueryTableRequest(id=[table], **{"k": 0, "vector": {}, **fields})
+
+
 def perform(catalog: lancekeep.Catalog, operation: str, request: Any, restriction: Restriction) -> Any:
     return RestrictedOperations(CatalogNamespace(catalog)).perform(operation, request, restriction)
 
@@ -227,7 +230,7 @@ def perform(catalog: lancekeep.Catalog, operation: str, request: Any, restrictio
 def ids(catalog: lancekeep.Catalog, table: str, policy: str, condition: str | None = None, **fields: Any) -> list[int]:
     """Return the ids of the rows that a caller of some rows reads; they are counted, too."""
     restriction = Restriction(None, frozenset([condition_of(policy)]))
-    request = api.QueryTableRequest(id=[table], k=0, vector={}, filter=condition, **fields)
+    request = asked(table, filter=condition, **fields)
     found: list[int] = perform(catalog, "query_table", request, restriction).read_all()["id"].to_pylist()
     at = {name: value for name, value in fields.items() if name in ("version", "branch")}
     counting = api.CountTableRowsRequest(id=[table], predicate=condition, **at)
@@ -278,7 +281,7 @@ def test_conditions_select_the_rows_that_python_selects(catalog: lancekeep.Catal
 def shown(catalog: lancekeep.Catalog, table: str, *columns: str, rows: str = "", **at: Any) -> list[dict[str, Any]]:
     """Return the rows that a caller of some columns reads, ordered by their ids."""
     restriction = Restriction(frozenset(columns) or None, frozenset([condition_of(rows)] if rows else []))
-    request = api.QueryTableRequest(id=[table], k=0, vector={}, **at)
+    request = asked(table, **at)
     found: list[dict[str, Any]] = perform(catalog, "query_table", request, restriction).read_all().to_pylist()
     described = perform(
         catalog,
@@ -393,7 +396,11 @@ def texts(*numbers: int) -> pa.Table:
     )
 
 
-INDEXES = {"text": {"stem": True, "with_position": True}, "tags": {}, "box.note": {"base_tokenizer": "ngram"}}
+INDEXES: dict[str, dict[str, Any]] = {
+    "text": {"stem": True, "with_position": True},
+    "tags": {},
+    "box.note": {"base_tokenizer": "ngram"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -465,14 +472,12 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_a_full_text_query_is_answered_as_if_there_were_no_other_rows(
-    searched: lancekeep.Catalog, search: str
-) -> None:
-    fields = {"vector": {}, "k": 0, **SEARCHES[search]}
+def test_a_full_text_query_is_answered_as_if_there_were_no_other_rows(searched: lancekeep.Catalog, search: str) -> None:
+    fields = SEARCHES[search]
     restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
-    found = perform(searched, "query_table", api.QueryTableRequest(id=["mixed"], **fields), restriction).read_all()
-    plain = api.QueryTableRequest(id=["open"], **{**fields, "prefilter": True})
-    wanted = CatalogNamespace(searched).query_table(plain).read_all()
+    found = perform(searched, "query_table", asked("mixed", **fields), restriction).read_all()
+    plain = asked("open", **{**fields, "prefilter": True})
+    wanted = pa.ipc.open_file(CatalogNamespace(searched).query_table(plain).data).read_all()
     assert found.schema.remove_metadata().names == wanted.schema.names
     keys = [(name, "descending") for name in ("_relevance_score", "_score") if name in wanted.column_names]
     order = [*keys, ("id", "ascending")]
@@ -484,8 +489,7 @@ def test_pages_of_a_full_text_query_have_each_row_once(searched: lancekeep.Catal
     restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
 
     def page(k: int, offset: int) -> list[int]:
-        fields = {"full_text_query": text("cat", "text"), "k": k, "offset": offset, "vector": {}}
-        request = api.QueryTableRequest(id=["mixed"], **fields)
+        request = asked("mixed", full_text_query=text("cat", "text"), k=k, offset=offset)
         numbers: list[int] = perform(searched, "query_table", request, restriction).read_all()["id"].to_pylist()
         return numbers
 
@@ -499,6 +503,5 @@ def test_a_full_text_query_over_too_many_rows_is_refused(
 ) -> None:
     monkeypatch.setattr("lancekeep.application.rows.restricted_rows._MOST_BYTES", 500)
     restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
-    fields = {"full_text_query": text("cat", "text"), "k": 0, "vector": {}}
     with pytest.raises(UnsupportedOperationError, match="name fewer columns"):
-        perform(searched, "query_table", api.QueryTableRequest(id=["mixed"], **fields), restriction)
+        perform(searched, "query_table", asked("mixed", full_text_query=text("cat", "text")), restriction)

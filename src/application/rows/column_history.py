@@ -1,4 +1,4 @@
-"""Which columns of an earlier version, or of a branch, are columns of the latest version."""
+"""Which columns of a version or a branch are columns of the latest version."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ColumnHistory:
         return parse_manifest(self._engine.rows.manifest(dataset), str(self.table))
 
     def same(self, version: Manifest, branch: str | None, latest: Manifest) -> frozenset[int]:
-        """Return the ids of the fields of a version that are the same fields in the latest version.
+        """Return the ids of fields that are the same in the latest version.
 
         Args:
             version: The version.

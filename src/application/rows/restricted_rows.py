@@ -15,7 +15,15 @@ from lancekeep.application.rows.sealed_batches import bare, sealed
 from lancekeep.application.rows.services import WriteService
 from lancekeep.domain.column_names import plain_path, quoted
 from lancekeep.domain.conditions import condition_of, expression_of, path_of, require_path
-from lancekeep.domain.errors import AccessDenied, Damaged, InvalidInput, LancekeepError, Retryable, StoreUnavailable, Unsupported
+from lancekeep.domain.errors import (
+    AccessDenied,
+    Damaged,
+    InvalidInput,
+    LancekeepError,
+    Retryable,
+    StoreUnavailable,
+    Unsupported,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.restrictions import Readable, Restriction, column_types, readable
 from lancekeep.format.schema import arrow_schema
@@ -93,17 +101,14 @@ class RestrictedRows:
         The words of hidden rows change the scores of an index, and which words a fuzzy query finds. So the query runs
         over a copy of the permitted rows in memory.
         """
-        found = restricted(query, columns)
-        used = _used(query, columns)
+        found = attrs.evolve(restricted(query, columns), condition=_own_condition(query.condition, columns))
+        part = Query(columns=_used(query, columns), condition=columns.condition, indexed=False)
         with _one_search():
             with _quiet():
-                reader = self._engine.rows.scan(dataset, Query(columns=used, condition=columns.condition, indexed=False))
-            schema = reader.schema
-            rows = pa.Table.from_batches(_bounded(sealed(_batches(reader), schema)), schema)
+                reader = self._engine.rows.scan(dataset, part)
+            rows = pa.Table.from_batches(_bounded(sealed(_batches(reader), reader.schema)), reader.schema)
             with _quiet():
-                answer = self._engine.rows.search_apart(
-                    dataset, rows, attrs.evolve(found, condition=_own_condition(query.condition, columns))
-                )
+                answer = self._engine.rows.search_apart(dataset, rows, found)
         schema = bare(answer.schema)
         return pa.RecordBatchReader.from_batches(schema, sealed(iter(answer.to_batches()), schema))
 

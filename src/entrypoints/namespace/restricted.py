@@ -16,7 +16,6 @@ from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.application.catalog import services_of
 from lancekeep.application.rows.restricted_rows import RestrictedRows
 from lancekeep.domain.errors import AccessDenied
-from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.restrictions import RESTRICTED, Restriction
 from lancekeep.entrypoints.namespace.arrow_schema import json_schema
 from lancekeep.entrypoints.namespace.boundary import timestamp_of
@@ -84,7 +83,9 @@ class RestrictedOperations:
         answer = api.DescribeTableResponse(**{name: getattr(found, name) for name in _SHOWN})
         if not request.load_detailed_metadata or (found.is_only_declared and found.version is None):
             return answer
-        branch = branch_of(request) if request.tag is None else self._catalog.tags.get(id_of(request), request.tag).branch
+        branch = branch_of(request)
+        if request.tag is not None:
+            branch = self._catalog.tags.get(id_of(request), request.tag).branch
         version, schema = self._rows.schema(id_of(request), restriction, found.version, branch)
         return answer.model_copy(update={"version": version, "var_schema": json_schema(schema)})
 
