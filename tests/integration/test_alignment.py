@@ -133,3 +133,54 @@ def test_partitions_take_decimals_at_any_address(kind: pa.DataType, tmp_path: Pa
     partitioned = catalog.partitions.create(new.schema, [PartitionBy.bucket("id", 2)])
     partitioned.write(new)
     assert partitioned.scan().to_table().sort_by("id")["price"].to_pylist() == [Decimal(number) for number in range(3)]
+
+
+# -- texts and structs that the engine stores, and cannot read ------------------------------------------------------
+
+
+def not_utf8() -> pa.Array:
+    """Return a text that Arrow holds without a check."""
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xffa")])
+
+
+def texts(number: int, text: pa.Array, *, nested: bool = True) -> pa.Table:
+    offsets = pa.array([0, 1], pa.int32())
+    tags = pa.MapArray.from_arrays(offsets, text, pa.StructArray.from_arrays([text], ["text"])) if nested else text
+    price = pa.array([Decimal(number)], pa.decimal128(20, 2))
+    return pa.table({"id": pa.array([number], pa.int64()), "price": price, "tags": tags})
+
+
+def test_the_engine_alone_stores_texts_that_it_cannot_read(tmp_path: Path) -> None:
+    lance.write_dataset(texts(0, not_utf8()), tmp_path / "t.lance")
+    with pytest.raises(BaseException, match="Invalid UTF8"):
+        lance.dataset(tmp_path / "t.lance").to_table()
+
+
+@pytest.mark.parametrize("nested", [True, False])  # small appends of plain columns need no engine
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_no_door_takes_a_text_that_is_not_utf8(
+    door: Callable[[lancekeep.Catalog, pa.Table], None], tmp_path: Path, *, nested: bool
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    before = texts(0, pa.array(["é"]), nested=nested)
+    catalog.write("t", before)
+    with pytest.raises((lancekeep.InvalidInput, api.InvalidInputError), match="Invalid UTF8 sequence"):
+        door(catalog, texts(1, not_utf8(), nested=nested))
+    assert catalog.open("t").to_table() == before
+    door(catalog, texts(2, pa.array(["ü"]), nested=nested))
+    assert catalog.open("t").to_table().num_rows == 2
+
+
+def test_no_new_table_has_texts_or_structs_that_the_engine_cannot_read(tmp_path: Path) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    with pytest.raises(lancekeep.InvalidInput, match="'tags' has a text that Lance could not read"):
+        catalog.write("t", texts(1, not_utf8()))
+    with pytest.raises(lancekeep.InvalidInput, match="a text that Lance could not read"):
+        catalog.partitions.create(texts(1, not_utf8()).schema, [PartitionBy.identity("id")]).write(texts(1, not_utf8()))
+    nothing = pa.StructArray.from_buffers(pa.struct([]), 1, [None])
+    for column in (nothing, pa.StructArray.from_arrays([nothing, pa.array(["x"])], ["nothing", "text"])):
+        for mode in ("create", "overwrite"):
+            with pytest.raises(lancekeep.InvalidInput, match=r"'place' is struct.*a struct without fields"):
+                catalog.write("u", pa.table({"place": column, "text": ["x"]}), mode)
+    assert not catalog.table_exists("t")
+    assert not catalog.table_exists("u")

@@ -166,6 +166,35 @@ def test_writes_have_all_rows_and_values(configured: SparkSession, lake: lanceke
     assert repr(lake.open(copy).to_table().sort_by("id")) == repr(lake.open("t").to_table().sort_by("id"))
 
 
+@pytest.mark.parametrize("columnar", [True, False])
+def test_texts_that_no_table_could_give_back_are_refused(
+    configured: SparkSession, lake: lancekeep.Catalog, *, columnar: bool
+) -> None:
+    wrong = "CAST(X'ff61' AS STRING)"
+    with configured_as(configured, SETTING, str(columnar).lower()):
+        configured.sql("CREATE OR REPLACE TABLE lake.texts AS SELECT id, 'é' a, 'x' b, id n FROM range(0, 9, 1, 1)")
+        for statement in (
+            f"INSERT INTO lake.texts SELECT 1, {wrong}, 'x', 1",
+            f"UPDATE lake.texts SET a = {wrong}",
+            f"UPDATE lake.texts SET a = {wrong} WHERE id = 3",
+            f"MERGE INTO lake.texts t USING (SELECT 3 k) ON id = k WHEN MATCHED THEN UPDATE SET b = {wrong}",
+        ):
+            with pytest.raises(PySparkException, match=r"'[ab]' has a text that Lance could not read"):
+                configured.sql(statement)
+        configured.sql(f"UPDATE lake.texts SET a = make_valid_utf8({wrong}) WHERE id = 3")
+    assert lake.open("texts").to_table().sort_by("id")["a"].to_pylist() == ["é"] * 3 + ["\ufffda"] + ["é"] * 5
+
+
+@pytest.mark.parametrize("place", ["named_struct()", "array(named_struct('x', 1, 'y', named_struct()))"])
+def test_structs_without_fields_are_refused(configured: SparkSession, lake: lancekeep.Catalog, place: str) -> None:
+    with pytest.raises(PySparkException, match="a struct without fields"):
+        configured.sql(f"CREATE TABLE lake.placeless AS SELECT {place} place, 'x' text")
+    configured.sql("CREATE TABLE lake.placeless AS SELECT 1 id")
+    with pytest.raises(PySparkException, match="a struct without fields"):
+        configured.sql("ALTER TABLE lake.placeless ADD COLUMN place STRUCT<inner: STRUCT<>>")
+    lake.drop_table("placeless")
+
+
 LIMITS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 

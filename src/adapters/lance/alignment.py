@@ -1,7 +1,8 @@
-"""Align decimals as the engine needs them.
+"""Give the engine only columns and values that it can store and read back.
 
 The engine panics if the values of a decimal column are not at a multiple of 16 bytes in memory. Arrow aligns buffers to
-8 bytes in its streams and files, and so do other libraries.
+8 bytes in its streams and files, and so do other libraries. Measured with pylance 14: the engine stores a struct
+without fields, and then reads wrong values in the columns after it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,25 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lancekeep.domain.column_names import require_readable
+from lancekeep.domain.errors import InvalidInput
+
 _BYTES: Final = 16
+
+
+def require_storable(schema: pa.Schema) -> None:
+    """Check that the engine can read the columns that it would store.
+
+    Raises:
+        InvalidInput: A column has such a name, or a struct without fields.
+    """
+    require_readable(schema.names)
+    for field in schema:
+        if _has_no_field(field.type):
+            raise InvalidInput(
+                f"the column {field.name!r} is {field.type}: Lance cannot read a table that has a struct without "
+                "fields. Give the struct a field, or leave it out."
+            )
 
 
 def aligned(rows: Any) -> Any:
@@ -37,5 +56,13 @@ def _aligned_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _holds_decimals(kind: pa.DataType) -> bool:
-    children = [kind.field(at).type for at in range(kind.num_fields)]
-    return pa.types.is_decimal(kind) or any(map(_holds_decimals, children))
+    return pa.types.is_decimal(kind) or any(map(_holds_decimals, _children(kind)))
+
+
+def _has_no_field(kind: pa.DataType) -> bool:
+    children = _children(kind)
+    return (pa.types.is_struct(kind) and not children) or any(map(_has_no_field, children))
+
+
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(at).type for at in range(kind.num_fields)]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from lancekeep.adapters.lance.alignment import aligned
+from lancekeep.adapters.lance.alignment import aligned, require_storable
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.indexes import trusted_indexes
@@ -24,7 +24,6 @@ from lancekeep.adapters.lance.structure import LanceStructure, operation_of
 from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.application.concurrency import in_a_thread
 from lancekeep.application.rows.row_rules import checked
-from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
@@ -108,7 +107,7 @@ class LanceEngine:
             return self._create(table, data, stable_row_ids=stable_row_ids)
         if mode is WriteMode.APPEND:
             return self._append(table, data)
-        require_readable(data.schema.names)
+        require_storable(data.schema)
         channel = Channel(self._namespace)
         return _one_commit(
             table,
@@ -166,7 +165,7 @@ class LanceEngine:
         return int(self._created(plan, fragments).version)
 
     def _created(self, plan: WritePlan, fragments: Sequence[Any]) -> Any:
-        require_readable(plan.schema.names)
+        require_storable(plan.schema)
         with _translated(plan.table, Channel(self._namespace)):
             return lance.LanceDataset.commit(
                 plan.uri,
@@ -206,7 +205,7 @@ class LanceEngine:
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
         if plan.mode is not WriteMode.APPEND:
-            require_readable(plan.schema.names)
+            require_storable(plan.schema)
         with checked(data, plan.rules) as rows, _translated(plan.table, Channel(self._namespace)):
             fragments: Sequence[Any] = lance.fragment.write_fragments(
                 aligned(rows),
@@ -236,7 +235,7 @@ class LanceEngine:
         metadata = [_fragment(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         if not appends:
-            require_readable(plan.schema.names)
+            require_storable(plan.schema)
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )

@@ -405,7 +405,7 @@ class Appends(Committer[Line, Append]):
     ) -> tuple[Sequence[Append], _Files | None]:
         """Write the conforming rows as one data file, its transaction and its keys; other appends commit alone."""
         engine, rules = self._engine.data_files, base.table.rules
-        for append in group if rules else ():
+        for append in group:
             try:
                 check_rows(append.rows.table, rules)
             except InvalidInput as error:

@@ -1,4 +1,8 @@
-"""Evaluate the rules of rows with pyarrow, as Spark evaluates them in ANSI mode."""
+"""Check rows that are about to be written.
+
+The rules of rows are evaluated with pyarrow, as Spark evaluates them in ANSI mode. Texts must be UTF-8: Spark and other
+producers of Arrow do not check them, and the engine stores any bytes, but then cannot read the column.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,9 @@ def check_rows(rows: Any, rules: Rules) -> None:
     """Check a ``pyarrow.RecordBatch`` or ``Table`` that is about to be written.
 
     Raises:
-        InvalidInput: A row violates a rule, or the rule cannot be evaluated on these columns.
+        InvalidInput: A text is not UTF-8, a row violates a rule, or the rule cannot be evaluated on these columns.
     """
+    check_texts(rows)
     for rule in rules:
         passed = _passed(rows, rule)
         wrong = pc.sum(pc.fill_null(pc.invert(passed), False)).as_py() or 0
@@ -39,13 +44,30 @@ def check_rows(rows: Any, rules: Rules) -> None:
             raise InvalidInput(f"{broken}. Nothing was written. Correct the rows, or drop the rule.")
 
 
+def check_texts(rows: Any) -> None:
+    """Check the texts of a batch or table that is about to be written.
+
+    Raises:
+        InvalidInput: A text is not UTF-8.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if _holds_texts(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowException as error:
+                raise InvalidInput(
+                    f"the column {name!r} has a text that Lance could not read: {error}. Nothing was written. Replace "
+                    "the text, in Spark by make_valid_utf8, or store its bytes."
+                ) from error
+
+
 @contextmanager
 def checked(reader: Any, rules: Rules) -> Iterator[Any]:
-    """Yield a stream that fails at the first batch with a row that violates a rule.
+    """Yield a stream that fails at the first batch that `check_rows` refuses.
 
-    An engine that reads the stream may then raise another error, which is replaced by the error of the rule.
+    An engine that reads the stream may then raise another error, which is replaced by the error of the check.
     """
-    if not rules:
+    if not rules and not any(map(_holds_texts, reader.schema.types)):
         yield reader
         return
     require_evaluable(reader.schema, rules)
@@ -80,6 +102,14 @@ def check_stream(stream: Any, rules: Rules) -> None:
     require_evaluable(stream.schema, rules)
     for batch in stream:
         check_rows(batch, rules)
+
+
+def _holds_texts(kind: Any) -> bool:
+    if isinstance(kind, pa.ExtensionType):
+        return _holds_texts(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _holds_texts(kind.value_type)
+    return _is_text(kind) or any(_holds_texts(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _passed(rows: Any, rule: Rule) -> Any:

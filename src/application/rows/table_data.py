@@ -10,7 +10,7 @@ from lancekeep.application.deprecation import warn_of_move
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.changes import change_table
-from lancekeep.application.rows.row_rules import check_stream, checked
+from lancekeep.application.rows.row_rules import check_stream, check_texts, checked
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.upserts import LOST, Upserts
@@ -120,12 +120,13 @@ class TableData:
         if branch is None:
             upsert, data = self._upserts.gather(data, rule, patience)
             if upsert is not None:
+                check_texts(upsert.rows.table)
                 done = self._upserts.commit(object_id, upsert)
                 if done is not None:
                     return done
                 patience = self._upserts.patience(upsert)
         retry = Retry(patience, first=0.02, retried=LOST)
-        with self._engine.rows.repeatable(data) as source:
+        with checked(data, ()) as stream, self._engine.rows.repeatable(stream) as source:
             return retry.call(lambda: self._merge_once(object_id, source, rule, branch))
 
     def _merge_once(

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.blob import BlobType
 
+from lancekeep.adapters.lance import alignment
 from lancekeep.adapters.lance.alignment import aligned_array
 from lancekeep.adapters.lance.blobs import BLOB_ENCODING, is_blob
-from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.format.schema import PRIMARY_KEY, primary_key, schema_fields
 
@@ -206,7 +206,7 @@ def require_storable(schema: pa.Schema) -> None:
     """
     if not schema.names:
         raise InvalidInput("the DataFrame has no columns; a table needs at least one")
-    require_readable(schema.names)
+    alignment.require_storable(schema)
     try:
         lance.fragment.write_fragments(schema.empty_table(), "memory://schema-check", schema=schema, mode="create")
     except (OSError, ValueError) as error:

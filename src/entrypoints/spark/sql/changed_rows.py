@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lance.fragment import RowIdSequence
 
 from lancekeep.adapters.lance.indexes import trusted_indexes
+from lancekeep.application.rows.row_rules import check_texts
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.scanning import average_row, batch_rows, row_bytes
 from lancekeep.entrypoints.spark.arrow_types import fit
@@ -245,7 +246,9 @@ class _Task:
         """Return the assigned columns of updated rows in the types of the table."""
         row = self.layout.row
         columns = [batch.column(at) for index, at in enumerate(row) if index not in self.layout.unchanged]
-        return fit(pa.RecordBatch.from_arrays(columns, names=self._assigned.names), self._assigned)
+        new = fit(pa.RecordBatch.from_arrays(columns, names=self._assigned.names), self._assigned)
+        check_texts(new)
+        return new
 
     def _move(self) -> Iterator[pa.RecordBatch]:
         """Yield the held updates as whole rows, and forget them."""
