@@ -423,7 +423,8 @@ def test_no_attack_learns_anything_of_hidden_columns_or_rows(site: Site, who: st
             assert PLANTED.encode() not in one[1], (who, attack)
         if one[0] == 200:
             served.add(attack)
-    assert {"everything", "page", "count", "nearest", "describe in detail"} <= served
+    assert {"everything", "page", "count", "nearest", "describe in detail", "text in a permitted column"} <= served
+    assert {"branch", "fuzzy text", "hybrid", "text of a branch", "rows of a branch"} <= served
 
 
 def rows_of(found: httpx.Response) -> list[dict[str, Any]]:

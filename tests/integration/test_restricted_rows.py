@@ -15,14 +15,19 @@ from typing import Any
 import lance_namespace as api
 import pyarrow as pa
 import pytest
-from lance_namespace.errors import PermissionDeniedError, UnsupportedOperationError
+from lance_namespace.errors import (
+    InvalidInputError,
+    PermissionDeniedError,
+    TableColumnNotFoundError,
+    UnsupportedOperationError,
+)
 
 import lancekeep
 from lancekeep.domain.conditions import condition_of
 from lancekeep.domain.restrictions import Restriction
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.restricted import RestrictedOperations
-from lancekeep.ports.table_structure import NewIndex
+from lancekeep.ports.table_structure import ColumnChange, NewIndex
 
 UTC, PARIS = dt.UTC, dt.timezone(dt.timedelta(hours=1))
 NAN = float("nan")
@@ -275,6 +280,53 @@ def test_conditions_select_the_rows_that_python_selects(catalog: lancekeep.Catal
     assert ids(catalog, table, "c IS NULL") == [at for at, value in sorted(now.items()) if value is None]
 
 
+UNFIT = {
+    "c = 1.105": pa.decimal128(10, 2),
+    "c = 123456789": pa.decimal128(10, 2),
+    "c > TIMESTAMP '2020-01-01 00:00:00.5'": pa.timestamp("s"),
+    "c = TIMESTAMP '2020-01-01 00:00:00Z'": pa.timestamp("us"),
+    "c = TIMESTAMP '2020-02-30 00:00:00'": pa.timestamp("us"),
+    "c > DATE '1500-01-01'": pa.timestamp("ns"),
+    "c < DATE '2020-01-01'": pa.timestamp("us", "Europe/Paris"),
+    "c = TIME '24:00:00'": pa.time64("us"),
+    "c = TIME '10:00:00.0001'": pa.time32("ms"),
+    "c > INTERVAL '1 microsecond'": pa.duration("ms"),
+    "c > INTERVAL '1 month'": pa.duration("ms"),
+    "c < 300": pa.int8(),
+    "c >= -1": pa.uint64(),
+    "c > 1.5": pa.int64(),
+    "c > 1e300": pa.float32(),
+    "c = X'61'": pa.binary(2),
+    "c = 'a'": pa.binary(),
+    "c LIKE '2020%'": pa.date32(),
+    "array_has(c, 0)": pa.list_(pa.float64()),
+    "array_has(c, 1.5)": pa.list_(pa.int64()),
+    "array_has(c, 'a')": pa.string(),
+    "c = '1'": pa.list_(pa.string()),
+}
+
+
+@pytest.mark.parametrize("condition", UNFIT)
+def test_a_constant_that_a_column_cannot_have_is_refused(catalog: lancekeep.Catalog, condition: str) -> None:
+    """The engine would round it, or convert the values of the column, so the condition would select other rows."""
+    table = f"unfit{list(UNFIT).index(condition)}"
+    catalog.write(table, pa.table({"id": [1], "c": pa.nulls(1, UNFIT[condition])}))
+    with pytest.raises(PermissionDeniedError, match="correct the policy"):
+        ids(catalog, table, condition)
+    with pytest.raises(InvalidInputError, match="cannot have"):
+        ids(catalog, table, "id >= 0", condition)
+
+
+def test_a_blob_is_compared_with_nothing(catalog: lancekeep.Catalog) -> None:
+    """The engine compares its description: a position in a file."""
+    blob = pa.field("c", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    rows = [pa.array([1, 2]), pa.array([b"ab", None], pa.large_binary())]
+    catalog.write("blobs", pa.table(rows, schema=pa.schema([pa.field("id", pa.int64()), blob])))
+    with pytest.raises(PermissionDeniedError, match="correct the policy"):
+        ids(catalog, "blobs", "c = X'6162'")
+    assert ids(catalog, "blobs", "c IS NULL") == [2]
+
+
 # -- versions and branches ----------------------------------------------------------------------------------------
 
 
@@ -297,20 +349,34 @@ def numbered(*ids: int, **columns: Any) -> pa.Table:
     return pa.table({"id": list(ids), **{name: [value] * len(ids) for name, value in columns.items()}})
 
 
-def test_a_number_that_a_later_column_got_makes_no_earlier_column_readable(catalog: lancekeep.Catalog) -> None:
+@pytest.mark.parametrize("appends", [0, 5])
+def test_a_number_that_a_later_column_got_makes_no_earlier_column_readable(
+    catalog: lancekeep.Catalog, appends: int
+) -> None:
     """A compaction removes the files from which the engine knows which numbers columns had."""
-    catalog.write("reused", numbered(1, 2, note="secret"))
+    catalog.write("reused", numbered(1, 2, note="secret"), mode="overwrite")
+    first = catalog.versions.describe("reused").version
+    for number in range(appends):
+        catalog.write("reused", numbered(10 + number, note="secret"), mode="append")
     catalog.structure.drop_columns("reused", ["note"])
     catalog.write("reused", numbered(3), mode="append")
     catalog.open("reused").optimize.compact_files()
     catalog.structure.add_columns("reused", {"note": "'public'"})
     assert [field.id() for field in catalog.open("reused").lance_schema.fields()] == [0, 1]  # as in version 1
     assert shown(catalog, "reused", "id", "note")[0] == {"id": 1, "note": "public"}
-    assert shown(catalog, "reused", "id", "note", version=1) == [{"id": 1}, {"id": 2}]
-    request = api.CountTableRowsRequest(id=["reused"], version=1)
+    assert shown(catalog, "reused", "id", "note", version=first) == [{"id": 1}, {"id": 2}]
+    request = api.CountTableRowsRequest(id=["reused"], version=first)
     by_note = Restriction(None, frozenset([condition_of("note = 'secret'")]))
     with pytest.raises(PermissionDeniedError):
         perform(catalog, "count_table_rows", request, by_note)
+
+
+def test_an_overwritten_column_that_got_the_name_of_a_dropped_one_is_another(catalog: lancekeep.Catalog) -> None:
+    catalog.write("renamed", numbered(1, note="secret"))
+    catalog.write("renamed", numbered(2, other="public"), mode="overwrite")
+    catalog.structure.alter_columns("renamed", [ColumnChange("other", name="note")])
+    assert shown(catalog, "renamed", "id", "note") == [{"id": 2, "note": "public"}]
+    assert shown(catalog, "renamed", "id", "note", version=1) == [{"id": 1}]
     # Beside the file of a column that remains, no number is given again.
     catalog.write("kept", numbered(1, note="secret"))
     catalog.structure.drop_columns("kept", ["note"])
@@ -346,6 +412,21 @@ def test_branches_are_read_within_a_restriction(catalog: lancekeep.Catalog) -> N
     tagged = api.DescribeTableRequest(id=["forked"], tag="aside", load_detailed_metadata=True)
     described = perform(catalog, "describe_table", tagged, Restriction(frozenset({"id", "team"})))
     assert [field.name for field in described.var_schema.fields] == ["id", "team"]
+
+
+def test_a_branch_keeps_the_columns_that_it_has_of_the_main_history(catalog: lancekeep.Catalog) -> None:
+    """Also after all files of both were rewritten; not those that the main history dropped since."""
+    catalog.write("grown", numbered(1, team="open", note="secret"))
+    catalog.write("grown", numbered(2, team="open", note="secret"), mode="append")
+    catalog.branches.create("grown", "side")
+    catalog.open("grown", branch="side").optimize.compact_files()
+    catalog.open("grown").optimize.compact_files()
+    assert shown(catalog, "grown", "id", "note", branch="side")[0] == {"id": 1, "note": "secret"}
+    catalog.structure.drop_columns("grown", ["note"])
+    catalog.write("grown", numbered(3, team="open"), mode="append")
+    catalog.open("grown").optimize.compact_files()
+    catalog.structure.add_columns("grown", {"note": "'public'"})
+    assert shown(catalog, "grown", "id", "note", branch="side") == [{"id": 1}, {"id": 2}]
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -505,3 +586,16 @@ def test_a_full_text_query_over_too_many_rows_is_refused(
     restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
     with pytest.raises(UnsupportedOperationError, match="name fewer columns"):
         perform(searched, "query_table", asked("mixed", full_text_query=text("cat", "text")), restriction)
+
+
+def test_a_hidden_column_with_the_name_of_a_score_is_not_read(catalog: lancekeep.Catalog) -> None:
+    """The engine returns the column, unless the search adds the score."""
+    rows = texts(1, 2, 3).append_column("_score", pa.array([7.5, 8.5, 9.5]))
+    catalog.write("scored", rows.append_column("_distance", pa.array([7.5, 8.5, 9.5])))
+    catalog.structure.create_index("scored", NewIndex("text", "INVERTED"))
+    restriction = Restriction(frozenset({"id", "text", "vector"}))
+    near: dict[str, Any] = {"vector": {"single_vector": [1.0, 0.0]}, "k": 3}
+    for name, search in (("_score", near), ("_distance", {"full_text_query": text("dog", "text")})):
+        request = asked("scored", columns={"column_names": ["id", name]}, **search)
+        with pytest.raises(TableColumnNotFoundError):
+            perform(catalog, "query_table", request, restriction)

@@ -30,9 +30,6 @@ from lancekeep.format.schema import arrow_schema
 from lancekeep.ports.rows import Query
 from lancekeep.ports.table_engine import TableEngine
 
-_SCORES = ("_distance", "_score")
-"""The columns that a search adds."""
-
 
 class RestrictedRows:
     """Reads tables within restrictions."""
@@ -207,8 +204,9 @@ def _projection(query: Query, columns: Readable) -> Sequence[str] | Mapping[str,
         return columns.columns
     if isinstance(given, Mapping):
         return {alias: _expression(text, columns) for alias, text in given.items()}
-    scores = _SCORES if query.search is not None or query.text is not None else ()
-    return [name if name in scores else _listed(name, query, columns) for name in given]
+    # A column of the table can have the name of a score, which the engine returns unless the search adds the score.
+    scores = {"_distance": query.search is not None, "_score": query.text is not None}
+    return [name if scores.get(name) else _listed(name, query, columns) for name in given]
 
 
 def _listed(name: str, query: Query, columns: Readable) -> str:
@@ -306,7 +304,7 @@ _MOST_BYTES: Final = 64 << 20
 """The bytes of the rows that a full-text query with conditions of rows copies at most."""
 _SEARCHES = BoundedSemaphore(2)
 """The full-text queries with conditions of rows that a process runs at once: each has its rows in memory."""
-_PATIENCE: Final = 20.0
+_PATIENCE: Final = 10.0
 """The seconds after which a query that waits for others is refused."""
 
 
