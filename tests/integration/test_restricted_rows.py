@@ -429,6 +429,18 @@ def test_a_branch_keeps_the_columns_that_it_has_of_the_main_history(catalog: lan
     assert shown(catalog, "grown", "id", "note", branch="side") == [{"id": 1}, {"id": 2}]
 
 
+def test_a_branch_that_gave_a_number_again_shows_no_column_of_the_main_history(catalog: lancekeep.Catalog) -> None:
+    catalog.write("regrown", numbered(1, team="open", note="public"))
+    catalog.branches.create("regrown", "side")
+    side = catalog.open("regrown", branch="side")
+    side.drop_columns(["note"])
+    side.insert(numbered(2, team="open"), mode="append")
+    side.optimize.compact_files()
+    side.add_columns({"note": "'secret'"})
+    catalog.write("regrown", numbered(3, team="open", note="public"), mode="append")
+    assert shown(catalog, "regrown", "id", "note", branch="side") == [{"id": 1}, {"id": 2}]
+
+
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_column_of_a_branch_is_another_column_than_one_of_the_main_history(
     catalog: lancekeep.Catalog, compacted: bool
