@@ -9,21 +9,25 @@ the same as one of the version before if they have the same name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 
-from lancekeep.domain.manifest import Manifest
+from lancekeep.domain.manifest import Fragment, Manifest
 
 
 def surely_same(older: Manifest, newer: Manifest) -> frozenset[int]:
     """Return the ids of fields that a data file of two versions shows to be the same."""
     ids = _names(older).keys() & _names(newer).keys()
     largest = max(ids, default=-1)
-    files = {file.path: max(file.fields, default=-1) for fragment in older.fragments for file in fragment.files}
     certain = -1
-    for fragment in newer.fragments:
-        for file in fragment.files:
-            certain = max(certain, files.get(file.path, -1))
+    seen: tuple[set[str], set[str]] = (set(), set())
+    for pair in zip_longest(older.fragments, newer.fragments, fillvalue=Fragment()):
+        for fragment, own, others in zip(pair, seen, reversed(seen), strict=True):
+            own.update(file.path for file in fragment.files)
+            certain = max(
+                certain, *(max(file.fields, default=-1) for file in fragment.files if file.path in others), -1
+            )
         if certain >= largest:
-            break
+            break  # most versions have their first fragment in common
     return frozenset(each for each in ids if each <= certain)
 
 
