@@ -199,7 +199,9 @@ def readable(
     shown = [name for name in permitted if taken.count(name.casefold()) == 1]
     if not shown:
         raise AccessDenied(
-            f"no column of the table {table} is among those that you may read; ask an administrator for a column"
+            f"no column of the table {table} is among those that you may read"
+            + ("" if same is None else ", or known to be the same in the version or branch that you ask for")
+            + "; ask an administrator for a column"
         )
     return Readable(
         tuple(shown),
