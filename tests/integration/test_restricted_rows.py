@@ -600,6 +600,17 @@ def test_a_full_text_query_over_too_many_rows_is_refused(
         perform(searched, "query_table", asked("mixed", full_text_query=text("cat", "text")), restriction)
 
 
+def test_large_texts_are_refused_before_they_are_put_together(
+    searched: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "lancekeep.application.rows.restricted_rows"
+    monkeypatch.setattr(f"{module}._MOST_BYTES", 250)
+    monkeypatch.setattr(f"{module}.sealed", lambda batches, _: iter([each for each in batches if not each]))
+    restriction = Restriction(None, frozenset([condition_of("team = 'open'")]))
+    with pytest.raises(UnsupportedOperationError, match="name fewer columns"):
+        perform(searched, "query_table", asked("mixed", full_text_query=text("cat", "text")), restriction)
+
+
 def test_a_hidden_column_with_the_name_of_a_score_is_not_read(catalog: lancekeep.Catalog) -> None:
     """The engine returns the column, unless the search adds the score."""
     rows = texts(1, 2, 3).append_column("_score", pa.array([7.5, 8.5, 9.5]))

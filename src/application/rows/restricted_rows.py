@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Any, Final
@@ -103,7 +103,9 @@ class RestrictedRows:
         with _one_search():
             with _quiet():
                 reader = self._engine.rows.scan(dataset, part)
-            rows = pa.Table.from_batches(_bounded(sealed(_batches(reader), reader.schema)), reader.schema)
+            # Batches of many large texts are refused before they are put together.
+            parts = sealed(_bounded(_batches(reader), 2 * _MOST_BYTES, _own_bytes), reader.schema)
+            rows = pa.Table.from_batches(_bounded(parts, _MOST_BYTES, lambda batch: batch.nbytes), reader.schema)
             with _quiet():
                 answer = self._engine.rows.search_apart(dataset, rows, found)
         schema = bare(answer.schema)
@@ -318,11 +320,18 @@ def _one_search() -> Iterator[None]:
         _SEARCHES.release()
 
 
-def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _own_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch without its dictionaries, which have the values of all rows."""
+    return sum(column.nbytes for column in batch.columns if not isinstance(column, pa.DictionaryArray))
+
+
+def _bounded(
+    batches: Iterator[pa.RecordBatch], most: int, size_of: Callable[[pa.RecordBatch], int]
+) -> Iterator[pa.RecordBatch]:
     size = 0
     for batch in batches:
-        size += batch.nbytes
-        if size > _MOST_BYTES:
+        size += size_of(batch)
+        if size > most:
             raise Unsupported(
                 f"the columns of the query have more than {_MOST_BYTES >> 20} MB in the rows that you may read, and a "
                 "full-text search over some rows copies them; name fewer columns, or search without full_text_query"
