@@ -628,6 +628,39 @@ def test_floats_are_truncated_and_dates_have_the_hour_zero(open_catalog: Open) -
         assert namespace.scan(wanted).to_table(["x"])["x"].to_pylist() == expected
 
 
+FLOATS = [float("nan"), -0.0, 0.0, 1.5, -1.5, float("inf"), float("-inf"), None]
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [[PartitionBy.identity("x")], [PartitionBy.truncate("x", 1)]],
+        [[PartitionBy.truncate("x", 1)], [PartitionBy.bucket("id", 2)], [PartitionBy.identity("x")]],
+        [[PartitionBy.bucket("id", 3)], [PartitionBy.identity("x"), PartitionBy.truncate("id", 2)]],
+    ],
+)
+def test_floats_are_found_across_specifications(open_managed: Open, tmp_path: Path, specs: list[list[Any]]) -> None:
+    """A table of one partition has the same rows for each condition; signs of zero are kept."""
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    divided = open_managed().partitions.create(schema, specs[0])
+    whole = lancekeep.connect(str(tmp_path / "whole")).partitions.create(schema, [PartitionBy.bucket("id", 1)])
+    for by in [*specs[1:], None]:
+        rows = pa.table({"id": range(len(FLOATS)), "x": FLOATS}, schema)
+        divided.write(rows)
+        whole.write(rows)
+        if by is not None:
+            divided.evolve(by)
+    conditions: list[Any] = [None, [("x", "is null")], [("x", "is not null"), ("id", ">", 1)]]
+    for x in FLOATS[1:-1]:  # NaN and null are refused
+        conditions += [[("x", sign, x)] for sign in ("=", "!=", "<", "<=", ">", ">=")]
+        conditions += [[("x", "in", [x, 1.5])], [("x", "not in", [x])], [("id", "<", 4), ("x", "<=", x)]]
+    for condition in conditions:
+        found, expected = (
+            sorted(map(repr, space.scan(condition).to_table(["id", "x"]).to_pylist())) for space in (divided, whole)
+        )
+        assert found == expected, condition
+
+
 def test_dropped_partitions_are_gone(open_catalog: Open) -> None:
     catalog = open_catalog()
     catalog.write("plain", pa.table({"k": [1]}))

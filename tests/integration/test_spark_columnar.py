@@ -376,6 +376,20 @@ def test_failed_write_says_why_and_releases_its_memory(configured: SparkSession,
     assert lake.open("unwritable").count_rows() == 0
 
 
+def test_write_that_leaves_rows_untaken_releases_its_memory(
+    configured: SparkSession, lake: lancekeep.Catalog, big: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured.sql("CREATE TABLE lake.untaken (id BIGINT, text STRING)")
+
+    def none(batches: Any, plan: Any) -> list[str]:
+        next(iter(batches))
+        return []
+
+    monkeypatch.setattr(write, "write_batches", none)
+    configured.sql(f"INSERT INTO lake.untaken SELECT id, repeat(text, 20) FROM {big}")
+    await_release(configured)
+
+
 # -- columns or rows ------------------------------------------------------------------------------------------------
 
 

@@ -210,23 +210,21 @@ public class Readers implements PartitionReaderFactory {
                 throw new IllegalStateException(error);
             }
             TaskContext context = TaskContext.get();
-            boolean isWritten = false;
             try {
                 read(runner.compute(
                     new Batches(rows, most, writers.schema.defaultSize(), context), context.partitionId(), context));
-                isWritten = true;
             } finally {
-                if (!isWritten) release(runner);
+                release(runner);
             }
         }
 
-        /** Release the memory of a batch that a failure or a kill has interrupted. Spark would keep it. */
+        /** Release the memory of the last batch. Spark keeps it unless the worker has taken all rows. */
         private static void release(ArrowPythonRunner runner) {
             try {
                 runner.root().close();
                 runner.allocator().close();
             } catch (IllegalStateException error) {
-                // Something else still holds a buffer. The task fails with the error that interrupted the batch.
+                // Something else still holds a buffer. The task has its own outcome.
             }
         }
 
