@@ -104,17 +104,18 @@ def column_types(fields: Sequence[SchemaField]) -> dict[tuple[str, ...], ColumnT
         fields: The fields of a version, depth first.
     """
     elements = {field.parent_id: field for field in fields}
-    return {
-        path: _type_of(field, elements.get(field.id))
-        for group in _columns(fields).values()
-        for path, field in _fields(group).items()
-    }
+    found: dict[tuple[str, ...], ColumnType] = {}
+    blobs: set[tuple[str, ...]] = set()
+    for group in _columns(fields).values():
+        for path, field in _fields(group).items():
+            if _is_blob(field) or path[:-1] in blobs:
+                blobs.add(path)  # the engine compares what it stores of a blob, such as a position in a file
+            found[path] = ColumnType("") if path in blobs else _type_of(field, elements.get(field.id))
+    return found
 
 
 def _type_of(field: SchemaField, inner: SchemaField | None) -> ColumnType:
     """Return the type of a field, of which ``inner`` is the last field inside."""
-    if _is_blob(field):
-        return ColumnType("")  # the engine compares the description of a blob
     base, _, rest = field.logical_type.partition(":")
     if base in ("list", "large_list") and inner is not None:
         return ColumnType("", "", "" if inner.extension_name else inner.logical_type)

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -390,6 +391,12 @@ def test_a_constant_has_the_kind_of_its_column(rows: str, path: tuple[str, ...] 
     if path is not None:
         with pytest.raises(AccessDenied, match="another type"):
             readable(table, table, Restriction(None, frozenset([condition_of(rows)])), "t")
+
+
+def test_a_blob_of_earlier_engines_is_compared_with_nothing() -> None:
+    blob = attrs.evolve(fields(("c", 0, "large_binary"))[0], metadata={"lance-encoding:blob": b"true"})
+    assert unfit(condition_of("c = X'61'"), [blob]) == ("c",)
+    assert unfit(condition_of("c = X'61'"), fields(("c", 0, "large_binary"))) is None
 
 
 def test_schemas_show_no_metadata_but_the_names_of_extension_types() -> None:
