@@ -605,7 +605,8 @@ class Catalog:
     ) -> Any:
         """Return a table as a ``lance.LanceDataset`` that commits through this catalog.
 
-        Without a commit store, it commits without the catalog, also after the table was dropped or renamed.
+        Without a commit store, it does so in a V1 directory only. Elsewhere it commits without the catalog, also after
+        the table was dropped.
 
         Args:
             identifier: The table.
@@ -624,7 +625,7 @@ class Catalog:
         from lancekeep.application.rows.version_times import version_of  # as in `inspect`
 
         object_id, writes = ObjectId.of(identifier), self._services.writes
-        return writes.open(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
+        return writes.handle(object_id, version_of(writes, object_id, version, tag, branch, timestamp), tag, branch)
 
     def scan(
         self,
@@ -640,10 +641,13 @@ class Catalog:
         The version is chosen as by `open`. It stays the same for all reads of the scan.
         """
         from lancekeep.application.rows.table_scan import TableScan  # as in `inspect`
+        from lancekeep.application.rows.version_times import version_of
         from lancekeep.ports.rows import Query
 
-        dataset = self.open(identifier, version, tag=tag, branch=branch, timestamp=timestamp)
-        return TableScan(ObjectId.of(identifier), dataset.version, Query(), dataset, self._services.engine.rows)
+        object_id, writes = ObjectId.of(identifier), self._services.writes
+        at = version_of(writes, object_id, version, tag, branch, timestamp)
+        dataset = writes.open(object_id, at, tag, branch)
+        return TableScan(object_id, dataset.version, Query(), dataset, self._services.engine.rows)
 
     def diff(self, identifier: Identifier, before: Reference, after: Reference = None) -> Difference:
         """Compare two versions of a table.

@@ -277,7 +277,16 @@ class TableEngine(Protocol):
         """Open the latest version of a table that has no catalog entry."""
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
-        """Return a ``lance.LanceDataset`` that commits through the catalog."""
+        """Return a ``lance.LanceDataset`` for reads of this call.
+
+        It commits as `handle` if a commit store manages the table.
+        """
+
+    def handle(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        """Return a ``lance.LanceDataset`` that commits through the catalog.
+
+        Without a commit store, it does so in a V1 directory.
+        """
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
         """Return the details of the version that `open` would return."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from lancekeep.application.commits.lineage import Lineage
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.domain.errors import LancekeepError
 
+NO_STORE = "none"
 STORES = ("conditional-put://", "sqlite", "file", "memory")
 MODES = ("compatible", "v1", "v2")
 
@@ -37,8 +38,16 @@ def url(store: str, path: Path) -> str:
 )
 def catalog(request: Any, tmp_path: Path) -> Iterator[Catalog]:
     mode, store = request.param
-    with lancekeep.connect(str(tmp_path / "lake"), commit_store=url(store, tmp_path), mode=mode) as catalog:
+    commit_store = None if store == NO_STORE else url(store, tmp_path)
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=commit_store, mode=mode) as catalog:
         yield catalog
+
+
+def also_without_a_store(modes: Sequence[str] = MODES[:1]) -> Any:
+    """Also run a test whose writers are handles in catalogs without a commit store."""
+    params = [(mode, STORES[0]) for mode in MODES] + [(MODES[0], store) for store in STORES[1:]]
+    params += [(mode, NO_STORE) for mode in modes]
+    return pytest.mark.parametrize("catalog", params, ids="-".join, indirect=True)
 
 
 def rows(first: int, count: int = 3) -> pa.Table:
@@ -74,6 +83,7 @@ def test_fsck_reports_a_stale_append_that_no_commit_store_could_refuse(tmp_path:
 # -- honest writers ---------------------------------------------------------------------------------------------------
 
 
+@also_without_a_store(MODES[:2])
 def test_every_operation_of_the_engine_is_committed(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
     catalog.write("t", rows(10), "append")
@@ -103,6 +113,7 @@ def test_every_operation_of_the_engine_is_committed(catalog: Catalog) -> None:
     assert stored(catalog) == [30, 31, 32, 40]
 
 
+@also_without_a_store()
 def test_appends_that_are_rebased_are_committed(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
     one, other = catalog.open("t"), catalog.open("t")
@@ -120,6 +131,7 @@ def test_first_append_to_an_empty_table_is_committed(catalog: Catalog) -> None:
     assert stored(catalog) == [0, 1, 2]
 
 
+@also_without_a_store()
 def test_branches_are_created_and_written(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
     catalog.write("t", rows(10), "append")
@@ -175,6 +187,7 @@ COLUMN_CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@also_without_a_store()
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("versions", [1, 2])
 def test_handle_of_a_recreated_table_is_refused(catalog: Catalog, change: str, versions: int) -> None:
@@ -316,6 +329,7 @@ def test_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
     assert stored(catalog) == [100, 101, 102]
 
 
+@also_without_a_store(MODES[:2])
 @pytest.mark.parametrize("change", ["append", "delete all", "overwrite"])
 def test_handle_is_refused_after_rename_and_create(catalog: Catalog, change: str) -> None:
     catalog.write("t", rows(0))

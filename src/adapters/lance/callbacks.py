@@ -31,7 +31,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.mem_wal import LSM
 from lancekeep.domain.naming import DETACHED, ManifestName
-from lancekeep.domain.table import Table
+from lancekeep.domain.table import Table, v1_table
 from lancekeep.domain.version_row import VersionRow
 
 Request = Mapping[str, Any]
@@ -94,11 +94,13 @@ class Described:
         location: The URI of the table.
         storage_options: The options to open it with, if they were asked for.
         managed_versioning: Whether commits call `create_table_version`.
+        is_reused: Whether the catalog may give the directory to another table, because its name follows from a table's.
     """
 
     location: str | None
     storage_options: Mapping[str, str] | None = None
     managed_versioning: bool | None = None
+    is_reused: bool = False
 
     def model_dump(self) -> dict[str, Any]:
         """Return the fields, as native code reads them to renew storage options."""
@@ -140,6 +142,7 @@ class CallbackNamespace:
             self._versions.uri(table),
             dict(self._versions.storage_options) or None if fields.get("vend_credentials") else None,
             self._versions.managed or None,
+            v1_table(table.location) is not None,
         )
 
     @callback

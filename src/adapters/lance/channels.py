@@ -119,14 +119,25 @@ class Channel:
 
 
 class Handle:
-    """The namespace of a dataset that a caller keeps."""
+    """The namespace of a dataset that outlives the call which opened it.
 
-    def __init__(self, namespace: Any) -> None:
+    commits: whether the caller keeps the dataset and may commit by it. Then a table whose directory may become another
+        table's commits through the namespace, also a storage-managed one, as ``asks`` says once it is open.
+    """
+
+    def __init__(self, namespace: Any, *, commits: bool = False) -> None:
         self.namespace = namespace
+        self.asks = False
+        self._commits = commits
 
     def bind(self, namespace: Any) -> None:
         """Commit through another namespace from now on."""
         self.namespace = namespace
+
+    def describe_table(self, request: Any) -> Any:
+        described = self.namespace.describe_table(request)
+        self.asks = self._commits and described.is_reused and described.managed_versioning is not True
+        return attrs.evolve(described, managed_versioning=True) if self.asks else described
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.namespace, name)

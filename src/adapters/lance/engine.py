@@ -298,9 +298,22 @@ class LanceEngine:
             return act(self.open(table, version, None, branch))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        return self._open(Handle(self._namespace), table, version, tag, branch)
+
+    def handle(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        handle = Handle(self._namespace, commits=True)
+        dataset = self._open(handle, table, version, tag, branch)
+        if handle.asks:
+            for method in ("shallow_clone", "deep_clone"):  # the engine refuses them if commits call back
+                setattr(dataset, method, partial(self._clone, method, table, branch))
+        return dataset
+
+    def _clone(self, method: str, table: ObjectId, branch: str | None, *given: Any, **named: Any) -> Any:
+        return getattr(self.open(table, None, None, branch), method)(*given, **named)
+
+    def _open(self, handle: Handle, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         try:
             with _translated(table, Channel(self._namespace), reading=True):
-                handle = Handle(self._namespace)
                 dataset = self._dataset(handle, table, tag if tag is not None else None if branch else version)
                 if branch is not None:
                     dataset = self._opened(table, dataset.checkout_version((branch, version)))

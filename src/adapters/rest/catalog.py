@@ -320,6 +320,9 @@ class RestWrites:
         engine, _ = self._opened(object_id)
         return engine.open(object_id, version, tag, branch)
 
+    def handle(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        return self.open(object_id, version, tag, branch)
+
     def describe_version(
         self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
     ) -> VersionDetails:

@@ -464,6 +464,11 @@ class Writes:
         with self._diagnosis.of(table.id):
             return self._engine.open(table.id, version, tag, branch)
 
+    def handle(self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+        table = self.with_version(object_id, version, tag, branch)
+        with self._diagnosis.of(table.id):
+            return self._engine.handle(table.id, version, tag, branch)
+
     def describe_version(
         self, object_id: ObjectId, version: int | None, tag: str | None, branch: str | None
     ) -> VersionDetails:
