@@ -43,7 +43,7 @@ def catalog(request: Any, tmp_path: Path) -> Iterator[Catalog]:
         yield catalog
 
 
-def also_without_a_store(modes: Sequence[str] = MODES[:1]) -> Any:
+def also_without_a_store(modes: Sequence[str] = MODES[:1]) -> pytest.MarkDecorator:
     """Also run a test whose writers are handles in catalogs without a commit store."""
     params = [(mode, STORES[0]) for mode in MODES] + [(MODES[0], store) for store in STORES[1:]]
     params += [(mode, NO_STORE) for mode in modes]
