@@ -25,6 +25,7 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
     "adapters/event_sinks/webhook.py": (OTHERS, {"daemon", "sock"}),
     "adapters/lance/callbacks.py": (CAUSE, {"__cause__"}),
     "adapters/lance/panics.py": (NAMES, {"setattr"}),
+    "adapters/lance/engine.py": (OTHERS, {"setattr"}),
     "adapters/manifest_stores/columns.py": (MESSAGES, {"id", "parent_id"}),
     "adapters/manifest_stores/table_data.py": (
         MESSAGES,
