@@ -411,6 +411,34 @@ def test_full_text_queries_find_their_rows(indexed: lancekeep.DirectoryNamespace
     assert set(filtered["id"].to_pylist()) == {each for each in expected if each > 2}
 
 
+SEARCHES: dict[str, dict[str, Any]] = {
+    "vector": {"vector": {"single_vector": [3.0, 3.0]}, "k": 2},
+    "text": {"full_text_query": {"string_query": {"query": "alpha"}}},
+    "both": {"vector": {"single_vector": [3.0, 3.0]}, "k": 2, "full_text_query": {"string_query": {"query": "alpha"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "columns", [{"column_names": ["id"]}, {"column_aliases": {"number": "id"}}], ids=["names", "aliases"]
+)
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_search_of_some_columns_prints_nothing(
+    indexed: lancekeep.DirectoryNamespace, capfd: pytest.CaptureFixture[str], kind: str, columns: dict[str, Any]
+) -> None:
+    rows = query(indexed, columns=columns, **SEARCHES[kind])
+    assert capfd.readouterr().err == "", "the engine prints its warnings as plain text"
+    assert rows.num_rows == 2
+    assert len(rows.column_names) == 2
+
+
+def test_search_returns_its_distance_where_the_table_has_a_column_of_scores(tmp_path: Path) -> None:
+    namespace = connect(tmp_path)
+    create(namespace, texts().append_column("_score", pa.array([0.5] * texts().num_rows)))
+    rows = query(namespace, columns={"column_names": ["id", "_score"]}, **SEARCHES["vector"])
+    assert rows.column_names == ["id", "_score", "_distance"]
+    assert rows["_score"].to_pylist() == [0.5, 0.5]
+
+
 def test_hybrid_query_ranks_by_both_searches(indexed: lancekeep.DirectoryNamespace) -> None:
     both: dict[str, Any] = {
         "full_text_query": {"string_query": {"query": "alpha"}},

@@ -38,7 +38,7 @@ def scanner_of(dataset: Any, query: Query) -> Any:
     columns = query.columns.values() if isinstance(query.columns, Mapping) else ()
     require_bounded(query.condition, *columns)
     if query.columns is not None:
-        builder.columns(dict(query.columns) if isinstance(query.columns, Mapping) else list(query.columns))
+        builder.columns(_with_score(dataset, query))
     if query.condition is not None:
         builder.filter(query.condition)
     if query.search is not None:
@@ -53,6 +53,17 @@ def scanner_of(dataset: Any, query: Query) -> Any:
     builder.limit(query.limit).offset(query.offset)
     builder.blob_handling("all_binary" if query.bytes_of_blobs else None)
     return builder.prefilter(query.prefilter).fast_search(query.fast).with_row_id(query.row_ids).to_scanner()
+
+
+def _with_score(dataset: Any, query: Query) -> dict[str, str] | list[str]:
+    """Return the columns of a search with its score, which pylance would add with a line on the process's stderr."""
+    assert query.columns is not None
+    is_search = query.search is not None or query.text is not None
+    score = _SCORES[query.search is None]
+    is_added = is_search and score not in query.columns and score not in dataset.schema.names
+    if isinstance(query.columns, Mapping):
+        return {**query.columns, score: score} if is_added else dict(query.columns)
+    return [*query.columns, score] if is_added else list(query.columns)
 
 
 def streamed(dataset: Any, query: Query) -> pa.RecordBatchReader:
