@@ -204,6 +204,7 @@ def test_handle_of_a_recreated_table_is_refused(catalog: Catalog, change: str, v
     assert stored(catalog) == sorted([*before, 200, 201, 202])
 
 
+@also_without_a_store(MODES[:2])
 def test_slow_write_into_a_recreated_table_is_refused(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
 
@@ -217,6 +218,7 @@ def test_slow_write_into_a_recreated_table_is_refused(catalog: Catalog) -> None:
     assert stored(catalog) == [100, 101, 102, 110, 111, 112, 120, 121, 122]
 
 
+@also_without_a_store(MODES[:2])
 @pytest.mark.parametrize("versions", [1, 3])
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_old_plan_for_a_recreated_table_is_refused(catalog: Catalog, versions: int, mode: str) -> None:
@@ -287,6 +289,7 @@ def test_commit_does_not_land_in_a_table_recreated_after_the_check(
     assert stored(catalog) == [30, 31, 32, 100, 101, 102, 110, 111, 112]
 
 
+@also_without_a_store(MODES[:2])
 def test_old_plan_for_a_dropped_table_is_refused(catalog: Catalog) -> None:
     """A refused writer leaves files, so V1 readers see a declared table under the old name."""
     catalog.write("t", rows(10))
@@ -316,6 +319,7 @@ def test_transaction_on_a_recreated_table_is_refused(tmp_path: Path, versions: i
         assert stored(catalog, "other") == [0, 1, 2]
 
 
+@also_without_a_store(MODES[:2])
 def test_change_to_a_recreated_table_is_refused(catalog: Catalog) -> None:
     catalog.write("t", rows(0))
 

@@ -24,13 +24,15 @@ class Channel:
     after: refuse every version except the next version after this number. With ``exactly``, ``after`` is set once the
         table is open.
     is_asked: whether the table commits through the channel. A storage-managed one does so, by the same condition of the
-    storage, for an exact commit, and where the catalog has to settle indexes.
+    storage, for an exact commit, where the catalog has to settle indexes, and with ``guards`` in a directory that may
+    become another table's.
     ``admits`` decides whether a version that another writer has committed since may come between.
     """
 
-    def __init__(self, namespace: Any, *, after: int | None = None, exactly: bool = False) -> None:
+    def __init__(self, namespace: Any, *, after: int | None = None, exactly: bool = False, guards: bool = False) -> None:
         self.namespace = namespace
         self.after = after
+        self._guards = guards
         self.admits: Callable[[int], bool] | None = None
         self.is_asked = exactly or after is not None
         self.error: LancekeepError | None = None
@@ -62,7 +64,8 @@ class Channel:
 
     def describe_table(self, request: Any) -> Any:
         described = self.namespace.describe_table(request)
-        self.is_asked = self.is_asked or described.managed_versioning is True
+        guarded = self._guards and described.is_reused
+        self.is_asked = self.is_asked or guarded or described.managed_versioning is True
         return attrs.evolve(described, managed_versioning=True) if self.is_asked else described
 
     def list_table_versions(self, request: Any) -> Any:

@@ -239,7 +239,8 @@ class LanceEngine:
         operation = (
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
-        managed = managed or exactly or self._managed(plan.table)
+        # With a base, the directory may become another table's: the catalog compares the base, whatever the store.
+        managed = managed or exactly or plan.base is not None or self._managed(plan.table)
         # A repetition of an exact commit cannot succeed, and the engine waits before it for several times the duration
         # of the first attempt. Without a table, the engine finds out by a repetition that another writer has created
         # the table.
@@ -269,7 +270,7 @@ class LanceEngine:
         indexes: bool = False,
     ) -> Committed:
         self._before_commit(table, branch)
-        channel = Channel(self._namespace, after=after, exactly=exactly)
+        channel = Channel(self._namespace, after=after, exactly=exactly, guards=True)
         with _translated(table, channel):
             dataset = self._dataset(channel, table)
             if not channel.is_asked and (indexes or trusted_indexes(dataset)):

@@ -198,7 +198,7 @@ class Writes:
             )
         version = 0 if latest is None else latest.version
         base = None
-        if latest is not None and self._ledger.managed and v1_table(table.location) is not None:
+        if latest is not None and v1_table(table.location) is not None:
             base = self._ledger.commits.lineage.base(root, latest)
         uri, options = self._places.uri(table), self._places.storage_options
         rules = table.rules
