@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial, partialmethod
 from itertools import count
@@ -41,8 +42,55 @@ def changes(most: int) -> list[tuple[str, str, dict[str, int]]]:
     ]
 
 
+def _append(catalog: lancekeep.Catalog) -> Any:
+    return catalog.write("t", NEW.to_reader(), "append")
+
+
+def _overwrite(catalog: lancekeep.Catalog) -> Any:
+    return catalog.write("t", NEW, "overwrite")
+
+
+def _change(catalog: lancekeep.Catalog) -> Any:
+    def delete(dataset: Any) -> Any:
+        dataset.delete("a = 1")
+        return dataset
+
+    return catalog.commit_change("t", delete)
+
+
+def _fragments(catalog: lancekeep.Catalog) -> Any:
+    plan = catalog.begin_write("t", NEW.schema, "append")
+    fragments = lance.fragment.write_fragments(NEW, plan.uri, schema=plan.schema, mode="append")
+    return catalog.commit_fragments(plan, fragments)
+
+
+def _merge(catalog: lancekeep.Catalog) -> Any:
+    return catalog.data.merge("t", NEW.to_reader(), UPSERT)
+
+
+Act = Callable[[lancekeep.Catalog], Any]
+Create = Callable[[str, bytes], bool]
+
+
+def _creating(monkeypatch: pytest.MonkeyPatch, catalog: lancekeep.Catalog, wrapped: Callable[..., bool]) -> None:
+    """Create manifests by ``wrapped(create, key, content)``, also copies of staged ones, as on remote storage."""
+    objects = directory_of(catalog).commits.objects
+    create, read = partial(wrapped, objects.put_if_absent), objects.get
+    monkeypatch.setattr(objects, "put_if_absent", create)
+    monkeypatch.setattr(objects, "copy_if_absent", lambda source, target: create(target, read(source)))
+
+
+ASKING: dict[str, Act] = {
+    "appends": lambda catalog: catalog.write("t", NEW, "append"),
+    "upserts": _merge,
+    "changes": _change,
+    "plans": _fragments,
+}
+"""Writes whose version the catalog creates in a V1 directory, also without a commit store."""
+
+
 @pytest.mark.parametrize(("mode", "change", "left"), changes(9))
-@pytest.mark.parametrize("upserts", [False, True], ids=["appends", "upserts"])
+@pytest.mark.parametrize("write", ASKING)
 @pytest.mark.parametrize("store", [None, "conditional-put://"])
 def test_version_after_a_drop_or_rename_is_refused_and_removed(
     tmp_path: Path,
@@ -50,17 +98,16 @@ def test_version_after_a_drop_or_rename_is_refused_and_removed(
     mode: str,
     change: str,
     left: dict[str, int],
-    upserts: bool,
+    write: str,
     store: str | None,
 ) -> None:
     monkeypatch.setattr(direct_upserts, "_OFTEN", 0)
     catalog, other, fresh = (lancekeep.connect(str(tmp_path / "lake"), mode=mode, commit_store=store) for _ in range(3))
     for how in ("create", "append", "append"):
         catalog.write("t", TABLE, how)
-    objects = directory_of(catalog).commits.objects
-    create, versions = objects.put_if_absent, count()
+    versions = count()
 
-    def late(key: str, content: bytes) -> bool:
+    def late(create: Create, key: str, content: bytes) -> bool:
         if "/_versions/" in key and next(versions) == 0:
             if change == "rename":
                 other.rename_table("t", "moved")
@@ -70,61 +117,41 @@ def test_version_after_a_drop_or_rename_is_refused_and_removed(
                 other.write("t", TABLE, how)
         return create(key, content)
 
-    monkeypatch.setattr(objects, "put_if_absent", late)
-    write: Callable[[], object] = partial(catalog.write, "t", NEW, "append")
-    if upserts:
-        write = partial(catalog.data.merge, "t", NEW.to_reader(), UPSERT)
+    _creating(monkeypatch, catalog, late)
     with pytest.raises(lancekeep.CommitRefused, match="renamed or dropped while version 4 was committed"):
-        write()
+        ASKING[write](catalog)
     assert {name: fresh.open(name).to_table().num_rows for name in fresh.list_tables()} == left
     assert not fresh.upkeep.fsck().findings
     catalog.write("t", NEW, "append" if "t" in left else "create")
     assert fresh.open("t").to_table().num_rows == left.get("t", 0) + 2
 
 
+@pytest.mark.parametrize("write", ["appends", "changes", "plans"])
 @pytest.mark.parametrize("store", [None, "conditional-put://"])
 def test_version_that_a_move_has_copied_is_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str | None, write: str
 ) -> None:
     catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
     for how in ("create", "append"):
         catalog.write("t", TABLE, how)
-    objects = directory_of(catalog).commits.objects
-    create = objects.put_if_absent
+    moved = []
 
-    def early(key: str, content: bytes) -> bool:
+    def early(create: Create, key: str, content: bytes) -> bool:
         created = create(key, content)
         if key.endswith(f"/t.lance/_versions/{2**64 - 1 - 3:020}.manifest"):
-            other.upkeep.relocate("t", "place")
+            with ThreadPoolExecutor(1) as pool:  # the engine aborts if its own callback calls it
+                moved.append(pool.submit(other.upkeep.relocate, "t", "place").result())
         return created
 
-    monkeypatch.setattr(objects, "put_if_absent", early)
-    assert catalog.write("t", NEW, "append").version == 3
-    assert other.open("t").to_table().num_rows == 8
+    _creating(monkeypatch, catalog, early)
+    assert ASKING[write](catalog).version == 3
+    assert other.open("t").to_table().num_rows == (4 if write == "changes" else 8)
+    assert moved
 
 
-def _append(catalog: lancekeep.Catalog) -> Any:
-    return catalog.write("t", NEW.to_reader(), "append")
-
-
-def _overwrite(catalog: lancekeep.Catalog) -> Any:
-    return catalog.write("t", NEW, "overwrite")
-
-
-def _delete(catalog: lancekeep.Catalog) -> Any:
-    return catalog.data.delete("t", "a = 1")
-
-
-def _fragments(catalog: lancekeep.Catalog) -> Any:
-    plan = catalog.begin_write("t", NEW.schema, "append")
-    fragments = lance.fragment.write_fragments(NEW, plan.uri, schema=plan.schema, mode="append")
-    return catalog.commit_fragments(plan, fragments)
-
-
-Act = Callable[[lancekeep.Catalog], Any]
 MORE = {"head": 2}
 MORE_LISTED = {"list": 1, "head": 6, "get": 2}
-NATIVE = [("write", _append), ("write", _overwrite), ("change", _delete), ("commit_fragments", _fragments)]
+NATIVE = [("write", _append), ("write", _overwrite)]
 
 
 def _after(monkeypatch: pytest.MonkeyPatch, method: str, follow: Callable[[], object]) -> None:
@@ -211,7 +238,7 @@ def test_version_of_the_engine_that_a_move_has_copied_is_acknowledged(
     _after(monkeypatch, method, partial(move, other))
     assert act(catalog).version == 3
     name = "t" if move is _relocate else "moved"
-    assert other.open(name, 3).to_table().num_rows == {"_overwrite": 2, "_delete": 4}.get(act.__name__, 8)
+    assert other.open(name, 3).to_table().num_rows == 2 if act is _overwrite else 8
 
 
 def test_version_of_another_writer_at_the_new_place_is_not_taken_for_the_own(
@@ -279,7 +306,7 @@ def _counted(self: Any, name: str, asked: Counter[str], ask: Callable[..., Any],
         ("v1", None, MORE_LISTED),
     ],
 )
-@pytest.mark.parametrize(("method", "act"), NATIVE[:1] + NATIVE[2:])
+@pytest.mark.parametrize(("method", "act"), NATIVE[:1])
 def test_check_of_a_table_that_stays_costs_requests_in_a_v1_directory_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -308,6 +335,24 @@ def test_check_of_a_table_that_stays_costs_requests_in_a_v1_directory_alone(
         counts.append(asked)
     assert counts[1] - counts[0] == Counter(more)
     assert not counts[0] - counts[1]
+
+
+@pytest.mark.parametrize(("mode", "created"), [("v2", 0), ("compatible", 1), ("v1", 1)])
+@pytest.mark.parametrize("act", [_change, _fragments])
+def test_engine_commits_itself_outside_v1_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Act, mode: str, created: int
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"), mode=mode)
+    catalog.write("t", TABLE)
+    keys = []
+
+    def note(create: Create, key: str, content: bytes) -> bool:
+        keys.append(key)
+        return create(key, content)
+
+    _creating(monkeypatch, catalog, note)
+    assert act(catalog).version == 2
+    assert len(keys) == created
 
 
 def test_version_of_a_new_table_is_kept_while_files_are_waited_for(

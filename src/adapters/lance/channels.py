@@ -29,7 +29,9 @@ class Channel:
     ``admits`` decides whether a version that another writer has committed since may come between.
     """
 
-    def __init__(self, namespace: Any, *, after: int | None = None, exactly: bool = False, guards: bool = False) -> None:
+    def __init__(
+        self, namespace: Any, *, after: int | None = None, exactly: bool = False, guards: bool = False
+    ) -> None:
         self.namespace = namespace
         self.after = after
         self._guards = guards
