@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import randrange
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -270,8 +271,7 @@ class Server:
     """A process of `lancekeep serve` that others reach at a port of its own."""
 
     def __init__(self, root: str, cluster: Cluster) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.cluster_port = free.getsockname()[1]
+        self.cluster_port = unasked_port()
         names = ("host", "certificate", "private_key", "authority")
         settings = {f"LANCEKEEP_SERVER__CLUSTER_{name.upper()}": getattr(cluster, name) for name in names}
         settings["LANCEKEEP_SERVER__CLUSTER_PORTS"] = str(self.cluster_port)
@@ -285,13 +285,17 @@ class Server:
         )
         self.uri = ""
 
-    def is_ready(self) -> bool:
-        """Wait until the server listens; return whether it does."""
+    def await_ready(self) -> None:
+        """Wait until the server listens."""
         assert self.process.stdout is not None
-        found = next((each for line in self.process.stdout for each in re.findall(r"http://[\d.:]+", line)), None)
-        self.uri = found or ""
+        lines: list[str] = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if found := re.search(r"http://[\d.:]+", line):
+                self.uri = found[0]
+                break
         Thread(target=self.process.stdout.read, daemon=True).start()
-        return bool(found)
+        assert self.uri, f"the server ended: {''.join(lines)}"
 
     def __enter__(self) -> Server:
         return self
@@ -299,6 +303,13 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def unasked_port() -> int:
+    """Return a free port below those that the system gives to processes that ask for any port."""
+    while True:
+        with suppress(OSError), socket.create_server(("127.0.0.1", randrange(20_000, 32_000))) as free:
+            return int(free.getsockname()[1])
 
 
 def stream(table: pa.Table) -> bytes:
@@ -361,7 +372,8 @@ def test_killed_holder_loses_and_doubles_nothing(tmp_path: Path, cluster: Cluste
     ended: list[bool] = []
     with ExitStack() as stack:
         servers = [stack.enter_context(Server(root, cluster)) for _ in range(3)]
-        assert all(server.is_ready() for server in servers)
+        for server in servers:
+            server.await_ready()
         by_port = {server.cluster_port: server for server in servers}
         clients = [Client(servers, number) for number in range(9)]
         pool = stack.enter_context(ThreadPoolExecutor(len(clients)))
