@@ -124,20 +124,6 @@ def _type_of(field: SchemaField, inner: SchemaField | None) -> ColumnType:
     return ColumnType(field.logical_type, field.extension_name)
 
 
-def unfit(condition: Condition, fields: Sequence[SchemaField]) -> tuple[str, ...] | None:
-    """Return the path of a column whose type does not fit a constant.
-
-    Args:
-        condition: The condition, whose columns exist.
-        fields: The fields of the table.
-
-    Returns:
-        None if each constant fits its column.
-    """
-    found = condition.unfit(column_types(fields))
-    return None if found is None else found.path
-
-
 @attrs.frozen
 class Readable:
     """The columns of one version of a table that a restriction permits.
@@ -226,6 +212,7 @@ def _require_conditions(
 ) -> None:
     """Refuse a condition that means something else in this version than in the latest one."""
     taken = [name.casefold() for name in groups]
+    types = column_types([field for group in groups.values() for field in group])
     for condition in restriction.rows:
         for path in condition.paths:
             top = path[0]
@@ -236,7 +223,7 @@ def _require_conditions(
                     f"you may read some rows of the table {table}, and its version lacks a column by which the policy "
                     "selects them; ask an administrator to correct the policy. Nothing was read"
                 )
-        if unfit(condition, [field for group in groups.values() for field in group]) is not None:
+        if condition.unfit(types) is not None:
             raise AccessDenied(
                 f"you may read some rows of the table {table}, and the policy selects them by a constant of another "
                 "type than its column; ask an administrator to correct the policy. Nothing was read"
