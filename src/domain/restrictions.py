@@ -31,6 +31,9 @@ RESTRICTED: Final[Mapping[str, str]] = {
 RIGHTS: Final = frozenset((Right.CONNECT, Right.LIST, Right.DESCRIBE, Right.READ))
 """The rights that a restricted grant may have."""
 
+ADDED_BY_SEARCHES: Final = frozenset(("_distance", "_score", "query_index"))
+"""The columns that a search adds. The engine refuses a search in a table whose own column of such a name clashes."""
+
 NAMES: Final = frozenset(("ListNamespaces", "ListTables", "ListAllTables"))
 """The operations that show names alone, so a restriction does not change them."""
 

@@ -7,7 +7,7 @@ length in four bytes. A footer gives the position of the manifest message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -230,6 +230,22 @@ class ManifestFile:
         place_transaction(self.manifest, self.indexes, fields)
         sections = [] if self.indexes is None else [self.indexes]
         return file_of(self.manifest.SerializeToString(), *sections, transaction.SerializeToString())
+
+
+def without_columns(message: bytes, names: Collection[str]) -> bytes:
+    """Return a manifest message without the columns of some names.
+
+    Their data stays in the files, unread.
+    """
+    manifest = parse(Manifest, message)
+    gone: set[int] = set()
+    for field in manifest.fields:  # depth first
+        if field.parent_id in gone or (field.parent_id < 0 and field.name in names):
+            gone.add(field.id)
+    kept = [field for field in manifest.fields if field.id not in gone]
+    del manifest.fields[:]
+    manifest.fields.extend(kept)
+    return bytes(manifest.SerializeToString())
 
 
 def make_successor(manifest: Any, version: int, now: int, transaction_file: str = "") -> None:

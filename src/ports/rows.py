@@ -152,6 +152,9 @@ class RowEngine(Protocol):
         The reader raises the errors of the port.
         """
 
+    def without_columns(self, dataset: Any, names: Collection[str]) -> Any:
+        """Return a version as if it lacked the columns of some names, for queries alone."""
+
     def search_apart(self, dataset: Any, rows: Any, query: Query) -> Any:
         """Answer a full-text query over rows.
 

@@ -20,7 +20,7 @@ from lancekeep.domain.errors import ColumnNotFound, Unsupported
 from lancekeep.domain.expressions import require_bounded
 from lancekeep.domain.indexes import is_system_index
 from lancekeep.domain.upserts import Key
-from lancekeep.format.manifest import transaction_name
+from lancekeep.format.manifest import transaction_name, without_columns
 from lancekeep.native import compute as pc
 from lancekeep.native import lance
 from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, Source
@@ -41,6 +41,14 @@ class LanceRows:
 
     def scan(self, dataset: Any, query: Query) -> Any:
         return streamed(dataset, query)
+
+    def without_columns(self, dataset: Any, names: Collection[str]) -> Any:
+        if not set(names).intersection(dataset.schema.names):
+            return dataset
+        with translated(dataset):
+            # What pickle takes of a dataset; the fourth part is its manifest, which is not read again.
+            build, (uri, options, version, manifest, *others) = dataset.__reduce__()
+            return build(uri, options, version, without_columns(bytes(manifest), names), *others)
 
     def search_apart(self, dataset: Any, rows: pa.Table, query: Query) -> pa.Table:
         return searched_apart(dataset, rows, query)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Any, Final
@@ -25,7 +25,7 @@ from lancekeep.domain.errors import (
     Unsupported,
 )
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.restrictions import Readable, Restriction, column_types, readable
+from lancekeep.domain.restrictions import ADDED_BY_SEARCHES, Readable, Restriction, column_types, readable
 from lancekeep.format.schema import arrow_schema
 from lancekeep.ports.rows import Query
 from lancekeep.ports.table_engine import TableEngine
@@ -58,6 +58,8 @@ class RestrictedRows:
             return self._searched(dataset, query, columns)
         query = restricted(query, columns)
         with _quiet():
+            if query.search is not None or query.text is not None:
+                dataset = self._engine.rows.without_columns(dataset, _in_the_way(columns, restriction))
             reader = self._engine.rows.scan(dataset, query)
         schema = bare(reader.schema)
         batches = sealed(_batches(reader), schema) if restriction.rows else _renamed(_batches(reader), schema)
@@ -170,6 +172,12 @@ def restricted(query: Query, columns: Readable) -> Query:
         prefilter=query.prefilter or columns.rows_too,
         indexed=not columns.rows_too,
     )
+
+
+def _in_the_way(columns: Readable, restriction: Restriction) -> Set[str]:
+    """Return the columns that the caller may not read, and whose presence the answer of a search would show."""
+    selecting = {path[0] for condition in restriction.rows for path in condition.paths}
+    return ADDED_BY_SEARCHES - {*columns.columns} - selecting
 
 
 def _used(query: Query, columns: Readable) -> list[str]:
