@@ -69,6 +69,19 @@ class VersionRow:
         return VersionRow.fence(base_uri, _RELEASED, STORAGE_MANAGED)
 
 
+@attrs.frozen
+class LatestRow:
+    """The answer to a read of the latest row of a history.
+
+    Attributes:
+        base_uri: the dataset root, with scheme and bucket.
+        row: the row; None if the history has none.
+    """
+
+    base_uri: str
+    row: VersionRow | None
+
+
 def misplacement(row: VersionRow, dataset_key: str) -> str:
     """Return why a row cannot belong to a dataset; empty if it can.
 

@@ -8,7 +8,9 @@ from typing import Protocol, TypeVar, runtime_checkable
 from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.version_row import LatestRow
 from lancekeep.ports.change_feed import ChangeFeed
+from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo
 
 Result = TypeVar("Result")
@@ -118,4 +120,23 @@ class ForeseeingManifestStore(Protocol):
 
         Args:
             question: What the caller will ask the view first. The view answers any other question, too.
+        """
+
+
+@runtime_checkable
+class JoiningManifestStore(Protocol):
+    """A manifest store that reads a table together with its latest version row."""
+
+    def joins(self, rows: ExternalCommitStore) -> bool:
+        """Return whether a commit store has its rows where the entries are."""
+
+    def view_with_latest(self, object_id: str, base_uri: str) -> tuple[CatalogView, LatestRow | None]:
+        """Return the latest state, and the latest row of a table, both as of one moment.
+
+        Args:
+            object_id: The table, which the caller will ask the view for.
+            base_uri: What precedes the location of a table in the URI of its history.
+
+        Returns:
+            The state, and the answer of a commit store that `joins` accepts; None if there is no such table.
         """

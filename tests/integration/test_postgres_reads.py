@@ -1,4 +1,4 @@
-"""Reads of a catalog in PostgreSQL: how many statements they take, and which state they show (ADR 175)."""
+"""Reads of a catalog in PostgreSQL: how many statements they take, and which state they show (ADR 175, 193)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ import pytest
 import lancekeep
 from lancekeep.application.catalog import directory_of, services_of
 from lancekeep.domain.catalog import Listing, Lookup, SetProperties
-from lancekeep.domain.errors import Damaged, LancekeepError, NamespaceNotFound, Refused, TableNotFound
+from lancekeep.domain.errors import (
+    CommitStoreMismatch,
+    Damaged,
+    LancekeepError,
+    NamespaceNotFound,
+    Refused,
+    TableNotFound,
+)
 from lancekeep.domain.home_copy import MOVED_PROPERTY
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
@@ -66,8 +73,8 @@ def namespaces(catalog: lancekeep.Catalog, namespace: str) -> list[str]:
 
 
 READS: dict[str, tuple[Callable[[lancekeep.Catalog], object], object, int]] = {
-    "describe a declared table": (lambda it: it.describe_table("n.t1").version, None, 2),
-    "describe a table": (lambda it: it.describe_table("n.w").version, 1, 2),
+    "describe a declared table": (lambda it: it.describe_table("n.t1").version, None, 1),
+    "describe a table": (lambda it: it.describe_table("n.w").version, 1, 1),
     "exists": (lambda it: it.table_exists("n.t1"), True, 1),
     "does not exist": (lambda it: it.table_exists("n.t1x"), False, 1),
     "page of tables": (lambda it: page(it, "n", "t2", 2), ["t3", "t4"], 1),
@@ -247,6 +254,85 @@ def test_statement_after_a_failed_one_gets_its_own_rows(catalog: lancekeep.Catal
         directory_of(catalog).ledger.view(Lookup("n$\0"))
     assert catalog.describe_table("n.w").version == 1
     assert page(catalog, "n", None, 1) == ["t0"]
+
+
+# -- a description, which one statement reads (ADR 193) ---------------------------------------------------------------
+
+
+def test_description_has_the_versions_that_were_acknowledged_before_it(
+    home: Callable[[], lancekeep.Catalog], catalog: lancekeep.Catalog
+) -> None:
+    """A writer appends, drops and creates the table; each table of the name begins with its first version."""
+    end, acknowledged = Event(), [1]
+
+    def write() -> None:
+        with home() as writer:
+            while not end.is_set():
+                for version in (2, 3):
+                    writer.write("n.w", ROWS, mode="append")
+                    acknowledged.append(version)
+                writer.drop_table("n.w")
+                acknowledged.append(0)
+                writer.write("n.w", ROWS)
+                acknowledged.append(1)
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            seen = set()
+            for _ in range(400):
+                before = len(acknowledged)
+                try:
+                    found = catalog.describe_table("n.w").version or 0
+                except TableNotFound:
+                    found = 0
+                during = acknowledged[before - 1 :]
+                assert found in {*during, (during[-1] + 1) % 4}, during
+                seen.add(found)
+        finally:
+            end.set()
+        writing.result()
+    assert {1, 2, 3} <= seen
+
+
+def test_version_row_of_another_program_is_refused(catalog: lancekeep.Catalog, postgres_url: str) -> None:
+    with closing(psycopg.connect(postgres_url, autocommit=True)) as admin:
+        catalog.write("n.foreign", ROWS)
+        uri = directory_of(catalog).places.base_uri + catalog.find_table("n.foreign").location
+        elsewhere = "UPDATE lancekeep.version_row SET path = 'other.lance/_versions/1.manifest' WHERE base_uri = %s"
+        assert admin.execute(elsewhere.encode(), (uri,)).rowcount == 1
+    with pytest.raises(Damaged, match="Another program wrote it"):
+        catalog.describe_table("n.foreign")
+
+
+@pytest.mark.parametrize("other", ["conditional-put://", "sqlite", "the same server, with other connections"])
+def test_versions_that_are_elsewhere_are_read_there(
+    home: Callable[[], lancekeep.Catalog],
+    catalog: lancekeep.Catalog,
+    statements: list[Any],
+    tmp_path: Path,
+    postgres_url: str,
+    other: str,
+) -> None:
+    urls = {"sqlite": f"sqlite:///{tmp_path}/rows.db", "conditional-put://": other}
+    url = urls.get(other, f"{postgres_url}?connections=3")
+    root = catalog.root_uri
+    name = directory_of(catalog).ledger.manifest.url.partition("?")[2]  # type: ignore[attr-defined]  # of this home
+    with home() as late:
+        assert late.describe_table("n.w").version == 1
+        if other in urls:
+            catalog.upkeep.change_commit_store(url)
+            with pytest.raises(CommitStoreMismatch):
+                late.describe_table("n.w")
+    catalog.describe_table("n.w")  # which connects
+    statements.clear()
+    assert catalog.describe_table("n.w").version == 1
+    assert len(statements) == 1
+    with lancekeep.connect(root, impl="postgres", uri=f"{postgres_url}?{name}", commit_store=url) as there:
+        there.write("n.w", ROWS, mode="append")
+        statements.clear()
+        assert there.describe_table("n.w").version == 2
+        assert len(statements) == (1 if other in urls else 2)
 
 
 def of(catalog: lancekeep.Catalog) -> int:

@@ -16,6 +16,7 @@ from lancekeep.ports.commit_store import CommitStoreGuarantees
 from lancekeep.ports.object_store import ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address
 from lancekeep.postgres.database import Connection, Database, Row, seconds_for
+from lancekeep.postgres.version_rows import COLUMNS, latest_of, row_of
 from lancekeep.store_urls import StoreUrl
 
 DURABLE = "durable"
@@ -25,21 +26,15 @@ LONGEST_HISTORY = 1_000_000
 """How many rows a statement that deletes a history is expected to delete."""
 _ABOVE_ALL = 2**63 - 1
 
-_COLUMNS = "version, path, size, committer"
-_GET = f"SELECT {_COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s AND version = %s"
-_LATEST = f"SELECT {_COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s ORDER BY version DESC LIMIT 1"
+_GET = f"SELECT {COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s AND version = %s"
+_LATEST = f"SELECT {COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s ORDER BY version DESC LIMIT 1"
 _LIST = f"""
-SELECT {_COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s AND version > %s ORDER BY version LIMIT %s
+SELECT {COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s AND version > %s ORDER BY version LIMIT %s
 """
 _LIST_DESCENDING = f"""
-SELECT {_COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s AND version < %s ORDER BY version DESC LIMIT %s
+SELECT {COLUMNS} FROM {{schema}}.version_row WHERE base_uri = %s AND version < %s ORDER BY version DESC LIMIT %s
 """
-_LATEST_OF = f"""
-LEFT JOIN LATERAL (
-    SELECT {_COLUMNS}, final FROM {{schema}}.version_row AS row
-    WHERE row.base_uri = claim.base_uri ORDER BY version DESC LIMIT 1
-) AS latest ON true
-"""
+_LATEST_OF = latest_of("claim.base_uri", "final")
 _LATEST_ALL = f"""
 SELECT latest.version, latest.path, latest.size, latest.committer
 FROM unnest(%s::text[]) WITH ORDINALITY AS claim (base_uri, place) {_LATEST_OF} ORDER BY place
@@ -86,14 +81,14 @@ class PostgresCommitStore:
     """Keep version rows in PostgreSQL, for many machines. The first call connects.
 
     Args:
-        database: The database.
+        database: The database. A manifest store that has the same one reads rows together with entries (ADR 193).
         durable: The deployment declares that no failover loses an acknowledged row, which no client can see.
     """
 
     options: ClassVar[frozenset[str]] = OPTIONS | {DURABLE}
 
     def __init__(self, database: Database, *, durable: bool = False) -> None:
-        self._database = database
+        self.database = database
         self.url = database.url
         self.guarantees = CommitStoreGuarantees(remembers=durable, shared=True, atomic_rows=sys.maxsize)
         statement = database.statement
@@ -113,17 +108,17 @@ class PostgresCommitStore:
     def get(self, base_uri: str, version: int) -> VersionRow | None:
         if abs(version) > _ABOVE_ALL:
             return None
-        return next((_row(base_uri, row) for row in self._database.rows(self._get, (base_uri, version))), None)
+        return next((row_of(base_uri, row) for row in self.database.rows(self._get, (base_uri, version))), None)
 
     def latest(self, base_uri: str) -> VersionRow | None:
-        return next((_row(base_uri, row) for row in self._database.rows(self._latest, (base_uri,))), None)
+        return next((row_of(base_uri, row) for row in self.database.rows(self._latest, (base_uri,))), None)
 
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         if descending:
             statement, start = self._list_descending, _ABOVE_ALL if after is None else after
         else:
             statement, start = self._list, -1 if after is None else after
-        return [_row(base_uri, row) for row in self._database.rows(statement, (base_uri, start, limit))]
+        return [VersionRow(base_uri, *row) for row in self.database.rows(statement, (base_uri, start, limit))]
 
     def reserve(self, row: VersionRow, *, first: bool) -> Reservation:
         told = self._claimed(self._reserve, [Claim(row, first)])
@@ -133,29 +128,29 @@ class PostgresCommitStore:
         return self._claimed(self._reserve_all, claims)
 
     def latest_all(self, base_uris: Sequence[str]) -> Sequence[VersionRow | None]:
-        found = self._database.rows(self._latest_all, (list(base_uris),), seconds=seconds_for(len(base_uris)))
-        return [_row_or_none(base_uri, row) for base_uri, row in zip(base_uris, found, strict=True)]
+        found = self.database.rows(self._latest_all, (list(base_uris),), seconds=seconds_for(len(base_uris)))
+        return [row_of(base_uri, row) for base_uri, row in zip(base_uris, found, strict=True)]
 
     def finalize(self, row: VersionRow) -> bool:
         values = {"base_uri": row.base_uri, "version": row.version, "path": row.path, "size": row.size}
-        return bool(self._database.rows(self._finalize, values))
+        return bool(self.database.rows(self._finalize, values))
 
     def record(self, rows: Iterable[VersionRow]) -> None:
         rest = iter(rows)
         while batch := list(islice(rest, BATCH)):
-            self._database.count(self._record, _columns(batch))
+            self.database.count(self._record, _columns(batch))
 
     def delete(self, base_uri: str, versions: Iterable[int] | None = None) -> int:
         if versions is None:
-            return self._database.count(self._delete_history, (base_uri,), seconds=seconds_for(LONGEST_HISTORY))
+            return self.database.count(self._delete_history, (base_uri,), seconds=seconds_for(LONGEST_HISTORY))
         count, rest = 0, iter(sorted(set(versions)))
         while batch := list(islice(rest, BATCH)):
-            count += self._database.count(self._delete, (base_uri, batch))
+            count += self.database.count(self._delete, (base_uri, batch))
         return count
 
     def close(self) -> None:
         """Close the idle connections; a later call opens new ones."""
-        self._database.close()
+        self.database.close()
 
     def _claimed(self, statement: str, claims: Sequence[Claim]) -> BatchReservation:
         """Reserve the rows of all claims in one statement, or tell what blocks them.
@@ -179,22 +174,14 @@ class PostgresCommitStore:
             except UniqueViolation:
                 return 0
 
-        return self._database.call(insert, seconds=seconds)
+        return self.database.call(insert, seconds=seconds)
 
     def _told(self, claims: Sequence[Claim]) -> Iterable[Reservation | None]:
         columns = [claim.row.base_uri for claim in claims], [claim.row.version for claim in claims]
-        answers = self._database.rows(self._answers, columns, seconds=seconds_for(len(claims)))
+        answers = self.database.rows(self._answers, columns, seconds=seconds_for(len(claims)))
         for claim, found in zip(claims, answers, strict=True):
-            held, latest = (_row_or_none(claim.row.base_uri, part) for part in (found[:4], found[4:]))
+            held, latest = (row_of(claim.row.base_uri, part) for part in (found[:4], found[4:]))
             yield answer_claim(claim, held, latest)
-
-
-def _row(base_uri: str, columns: Row) -> VersionRow:
-    return VersionRow(base_uri, *columns)
-
-
-def _row_or_none(base_uri: str, columns: Row) -> VersionRow | None:
-    return None if columns[0] is None else _row(base_uri, columns)
 
 
 def _columns(rows: Sequence[VersionRow]) -> Row:

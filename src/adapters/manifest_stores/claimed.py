@@ -12,7 +12,7 @@ from typing import Protocol
 from lancekeep.adapters.manifest_stores.compatible import own_properties
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing, V1Directory
 from lancekeep.adapters.manifest_stores.lance_table import LanceManifestStore
-from lancekeep.domain.catalog import CatalogView, ManifestStoreGuarantees, Question
+from lancekeep.domain.catalog import CatalogView, Lookup, ManifestStoreGuarantees, Question
 from lancekeep.domain.errors import ConcurrentModification, Refused
 from lancekeep.domain.home_copy import (
     COPY_PROPERTY,
@@ -25,8 +25,16 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.table import MANIFEST_DIRECTORY, V1_SUFFIX, is_at, v1_table
+from lancekeep.domain.version_row import LatestRow
 from lancekeep.ports.change_feed import ChangeFeed
-from lancekeep.ports.manifest_store import Decision, ForeseeingManifestStore, ManifestStore, Result
+from lancekeep.ports.commit_store import ExternalCommitStore
+from lancekeep.ports.manifest_store import (
+    Decision,
+    ForeseeingManifestStore,
+    JoiningManifestStore,
+    ManifestStore,
+    Result,
+)
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
 _ATTEMPTS = 10
@@ -148,6 +156,7 @@ class ClaimedManifestStore:
     def __init__(self, store: ManifestStoreElsewhere, objects: ObjectStore, root_key: str) -> None:
         self._store = store
         self._foreseeing = store if isinstance(store, ForeseeingManifestStore) else None
+        self._joining = store if isinstance(store, JoiningManifestStore) else None
         self._listing = DirectoryListing(objects, root_key)
         self._manifest = LanceManifestStore(objects, f"{root_key}/{MANIFEST_DIRECTORY}".lstrip("/"))
         self._root = objects.root_uri + root_key
@@ -178,6 +187,14 @@ class ClaimedManifestStore:
 
     def view_for(self, question: Question) -> CatalogView:
         return self._store.view() if self._foreseeing is None else self._foreseeing.view_for(question)
+
+    def joins(self, rows: ExternalCommitStore) -> bool:
+        return self._joining is not None and self._joining.joins(rows)
+
+    def view_with_latest(self, object_id: str, base_uri: str) -> tuple[CatalogView, LatestRow | None]:
+        if self._joining is None:
+            return self.view_for(Lookup(object_id)), None
+        return self._joining.view_with_latest(object_id, base_uri)
 
     def recent(self) -> CatalogView:
         return self._store.recent()

@@ -41,6 +41,8 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.joint_changes import MOST_CHANGES
 from lancekeep.domain.manifest_entry import ManifestEntry
 from lancekeep.domain.questions import QuestionedView
+from lancekeep.domain.version_row import LatestRow
+from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.manifest_store import Decision, Result
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 from lancekeep.postgres.address import OPTIONS, Address, with_place
@@ -187,6 +189,13 @@ class PostgresManifestStore:
     def view_for(self, question: Question) -> PostgresView:
         """Return the latest state, read together with the answer to a question (ADR 175)."""
         return self._remembered(self._states.latest(self._known, question))
+
+    def joins(self, rows: ExternalCommitStore) -> bool:
+        return getattr(rows, "database", None) is self._database
+
+    def view_with_latest(self, object_id: str, base_uri: str) -> tuple[PostgresView, LatestRow | None]:
+        view, latest = self._states.latest_with_row(self._known, object_id, base_uri)
+        return self._remembered(view), latest
 
     def recent(self) -> PostgresView:
         """Return the state that this instance read last.

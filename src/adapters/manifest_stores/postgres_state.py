@@ -19,13 +19,17 @@ from lancekeep.adapters.manifest_stores.postgres_view import (
 )
 from lancekeep.domain.catalog import Listing, Lookup, ManifestStoreGuarantees, Question
 from lancekeep.domain.errors import AccessDenied, Damaged, Refused
+from lancekeep.domain.version_row import LatestRow
 from lancekeep.postgres.database import Database, Row
+from lancekeep.postgres.version_rows import latest_of, row_of
 
 Rows = Callable[[str, Any], list[Row]]
 
-_COLUMNS = "id, root, version, properties, columns"
+_COLUMNS = "id, root, catalog.version, properties, columns"
 _WIDTH = 6
 """Columns of a state: its token follows the columns above."""
+_LOCATION, _ENTRY_WIDTH = 2, 5
+"""Where an entry has its location, and its columns."""
 _NAMED = "FROM {schema}.catalog WHERE name = %s"
 _TOKEN = "(SELECT token FROM {schema}.change WHERE (catalog, version) = (catalog.id, catalog.version))"
 _LATEST = f"SELECT {_COLUMNS}, {_TOKEN} {_NAMED}"
@@ -40,9 +44,13 @@ def _at_latest(statement: str) -> str:
 
 # One statement has one snapshot, so the answer is of the version in the same row. The limit keeps the planner from
 # joining by anything but the index of ids.
+_FOUND = f"LEFT JOIN LATERAL ({_at_latest(FIND)} LIMIT 1) AS found ON true"
 _WITH_ENTRY = f"""
-SELECT {_COLUMNS}, {_TOKEN}, found.* FROM {{schema}}.catalog
-LEFT JOIN LATERAL ({_at_latest(FIND)} LIMIT 1) AS found ON true WHERE catalog.name = %(catalog_name)s
+SELECT {_COLUMNS}, {_TOKEN}, found.* FROM {{schema}}.catalog {_FOUND} WHERE catalog.name = %(catalog_name)s
+"""
+_WITH_ROW = f"""
+SELECT {_COLUMNS}, {_TOKEN}, found.*, latest.* FROM {{schema}}.catalog {_FOUND}
+{latest_of("%(base_uri)s || found.location")} WHERE catalog.name = %(catalog_name)s
 """
 _WITH_NAMES = f"""
 SELECT {_COLUMNS}, {_TOKEN}, ARRAY({_at_latest(CHILDREN)}) FROM {{schema}}.catalog
@@ -71,7 +79,8 @@ class PostgresStates:
         self._last: tuple[Row, PostgresView] | None = None
         statement = database.statement
         self._latest, self._locked, self._secured = statement(_LATEST), statement(_LOCKED), statement(_SECURED)
-        self._with_entry, self._with_names = statement(_WITH_ENTRY), statement(_WITH_NAMES)
+        self._with_entry, self._with_row = statement(_WITH_ENTRY), statement(_WITH_ROW)
+        self._with_names = statement(_WITH_NAMES)
 
     def latest(self, known: PostgresView | None, question: Question | None = None) -> PostgresView:
         """Return the latest state.
@@ -84,12 +93,7 @@ class PostgresStates:
         """
         match question:
             case Lookup(object_id):
-                found = self._database.rows(self._with_entry, {"catalog_name": self._name, "object_id": object_id})
-                view = self._viewed(found, known)
-                if found:
-                    answer = found[0][_WIDTH:]
-                    with suppress(Damaged):  # the view reads the entry again, and raises the error where it is asked
-                        view.keep_entry(object_id, None if answer[0] is None else entry_of(answer))
+                view, _ = self._found(self._with_entry, known, object_id)
             case Listing(parent, object_type, after, limit) if limit is not None and limit <= PAGE:
                 values = {"catalog_name": self._name, **page_values(parent, object_type, after, limit)}
                 found = self._database.rows(self._with_names, values)
@@ -100,6 +104,17 @@ class PostgresStates:
                 view = self._viewed(self._database.rows(self._latest, (self._name,)), known)
         return view
 
+    def latest_with_row(
+        self, known: PostgresView | None, object_id: str, base_uri: str
+    ) -> tuple[PostgresView, LatestRow | None]:
+        """Do as `JoiningManifestStore.view_with_latest`."""
+        view, answer = self._found(self._with_row, known, object_id, base_uri=base_uri)
+        location = answer[_LOCATION] if answer else None
+        if location is None:
+            return view, None
+        history = base_uri + location
+        return view, LatestRow(history, row_of(history, answer[_ENTRY_WIDTH:]))
+
     def locked(self, rows: Rows) -> PostgresView:
         """Return the latest state, and lock the row of the catalog.
 
@@ -108,6 +123,18 @@ class PostgresStates:
         """
         found = rows(self._locked, (self._name,))
         return self._view_of(found[0], rows) if found else self._absent(rows)
+
+    def _found(
+        self, statement: str, known: PostgresView | None, object_id: str, **values: str
+    ) -> tuple[PostgresView, Row]:
+        """Return the latest state, which keeps the entry that was found, and the further columns."""
+        found = self._database.rows(statement, {"catalog_name": self._name, "object_id": object_id, **values})
+        view = self._viewed(found, known)
+        answer = found[0][_WIDTH:] if found else ()
+        if answer:
+            with suppress(Damaged):  # the view reads the entry again, and raises the error where it is asked
+                view.keep_entry(object_id, None if answer[0] is None else entry_of(answer[:_ENTRY_WIDTH]))
+        return view, answer
 
     def _viewed(self, found: list[Row], known: PostgresView | None) -> PostgresView:
         """Return the view of the row of the catalog."""

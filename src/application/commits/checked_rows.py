@@ -9,6 +9,7 @@ from lancekeep.domain.version_row import (
     BatchReservation,
     Blocked,
     Claim,
+    LatestRow,
     NotReady,
     Reservation,
     Reserved,
@@ -17,6 +18,7 @@ from lancekeep.domain.version_row import (
     misplacement,
 )
 from lancekeep.ports.commit_store import ExternalCommitStore, ListsUnfinished
+from lancekeep.ports.manifest_store import JoiningManifestStore
 
 _LARGEST = 2**63 - 1
 """The largest number that every commit store can compare; no history has so many versions."""
@@ -75,8 +77,19 @@ class CheckedRows:
         """
         return self._rows.latest(base_uri)
 
-    def latest(self, base_uri: str) -> VersionRow | None:
-        return self._checked(self._rows.latest(base_uri))
+    def latest(self, base_uri: str, read: LatestRow | None = None) -> VersionRow | None:
+        """Return the latest row of a history.
+
+        Args:
+            base_uri: The history.
+            read: The answer, if a manifest store has read it together with its entries.
+        """
+        row = self._rows.latest(base_uri) if read is None or read.base_uri != base_uri else read.row
+        return self._checked(row)
+
+    def are_joined_by(self, store: JoiningManifestStore) -> bool:
+        """Return whether a manifest store reads the rows together with its entries."""
+        return store.joins(self._rows)
 
     def list(self, base_uri: str, *, after: int | None, limit: int | None, descending: bool) -> list[VersionRow]:
         after, limit = (number and min(number, _LARGEST) for number in (after, limit))

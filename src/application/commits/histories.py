@@ -15,7 +15,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.domain.dataset_files import Place
 from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
 from lancekeep.domain.naming import NamingScheme, detached_name, detached_version
-from lancekeep.domain.version_row import VersionRow
+from lancekeep.domain.version_row import LatestRow, VersionRow
 from lancekeep.ports.commit_store import ExternalCommitStore
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
 
@@ -41,14 +41,18 @@ class Histories(ProtocolRunner):
         super().__init__(objects, rows, retry, direct)
         self._newest: dict[str, VersionRow] = {}
 
-    def latest(self, root: DatasetRoot) -> VersionRow | None:
+    def latest(self, root: DatasetRoot, read: LatestRow | None = None) -> VersionRow | None:
         """Return the final row of the latest version; None if there is no version.
 
         Versions in the object store that have no rows are adopted, which records their rows: all versions of a dataset
         without any row (registered, or lost by the commit store), and the versions after the latest row (lost, or
         committed by a writer that bypasses the catalog).
+
+        Args:
+            root: The dataset.
+            read: The latest row, if it was read together with the catalog's entry.
         """
-        row, ahead = self.retry.call(lambda: self._look(root))
+        row, ahead = self.retry.call(lambda: self._look(root, read))
         if row is None:
             return self.retry.call(lambda: self._adoption.adopt(root))
         if self._is_outlived(root, row):
@@ -82,7 +86,7 @@ class Histories(ProtocolRunner):
         before = self.retry.call(lambda: self.rows.list(row.base_uri, after=row.version, limit=1, descending=True))
         return before[0] if before else None
 
-    def _look(self, root: DatasetRoot) -> tuple[VersionRow | None, _Ahead | None]:
+    def _look(self, root: DatasetRoot, read: LatestRow | None) -> tuple[VersionRow | None, _Ahead | None]:
         """Return the latest row; on remote storage also start to check for the version after the latest known version.
 
         Both requests run concurrently. They find every version that was final when they began, in either order of their
@@ -90,9 +94,9 @@ class Histories(ProtocolRunner):
         """
         known = self._newest.get(root.base_uri) if is_remote(self.objects) else None
         if known is None or self.rows.guarantees.complete:
-            return self.rows.latest(root.base_uri), None
+            return self.rows.latest(root.base_uri, read), None
         ahead = _Ahead(known.version, alongside(partial(self._adoption.following, known)))
-        return self.rows.latest(root.base_uri), ahead
+        return self.rows.latest(root.base_uri, read), ahead
 
     def _is_followed(self, row: VersionRow, ahead: _Ahead | None) -> bool:
         """Return whether the object store holds the final manifest of the next version."""

@@ -13,6 +13,7 @@ from lancekeep.domain.version_row import (
     BatchReservation,
     Blocked,
     Claim,
+    LatestRow,
     NotReady,
     Reservation,
     Reserved,
@@ -161,8 +162,9 @@ class ManagedRows:
         manager = self.of(base_uri)
         return None if manager is self.stored else manager.get(base_uri, version)
 
-    def latest(self, base_uri: str) -> VersionRow | None:
-        row = self.stored.latest(base_uri)
+    def latest(self, base_uri: str, read: LatestRow | None = None) -> VersionRow | None:
+        """Return the latest row of a history; see `CheckedRows.latest`."""
+        row = self.stored.latest(base_uri, read)
         manager = self._manager(base_uri, row)
         return row if manager is self.stored else manager.latest(base_uri)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lancekeep.application.commits.keyed_requests import current_request
 from lancekeep.application.entries.limits import current_limits
-from lancekeep.domain.catalog import CatalogView, Change, ManifestStoreGuarantees, Question, SetProperties
+from lancekeep.domain.catalog import CatalogView, Change, Lookup, ManifestStoreGuarantees, Question, SetProperties
 from lancekeep.domain.dropped import records
 from lancekeep.domain.errors import (
     CommitStoreMismatch,
@@ -26,13 +26,15 @@ from lancekeep.domain.identity import IDENTITY_PROPERTY, Identity, identity_in
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.managed import DIRECT_COMMITS, HOLD, IMPLEMENTATION, MANAGED, STORAGE, by_storage, holds
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES, TABLE
-from lancekeep.ports.manifest_store import ForeseeingManifestStore
+from lancekeep.ports.manifest_store import ForeseeingManifestStore, JoiningManifestStore
 
 if TYPE_CHECKING:
     from lancekeep.application.commits.managed_rows import ManagedRows
     from lancekeep.application.commits.table_commits import TableCommits
     from lancekeep.domain.idempotency import Effect
+    from lancekeep.domain.identifiers import ObjectId
     from lancekeep.domain.table import Table
+    from lancekeep.domain.version_row import LatestRow
     from lancekeep.ports.change_feed import ChangeFeed
     from lancekeep.ports.commit_store import ExternalCommitStore
     from lancekeep.ports.manifest_store import Decision, ManifestStore, Result
@@ -119,6 +121,7 @@ class Ledger:
         self.new_id = new_id
         self._checked: CatalogView | None = None
         self._foreseeing = manifest if isinstance(manifest, ForeseeingManifestStore) else None
+        self._joining = manifest if isinstance(manifest, JoiningManifestStore) else None
 
     def at(self, manifest: ManifestStore) -> Ledger:
         """Return the catalog with its entries in another manifest store."""
@@ -141,12 +144,25 @@ class Ledger:
         Raises:
             CommitStoreMismatch: Another commit store manages the versions.
         """
-        view = self.fresh(question)
-        if view is not self._checked or during_move:
-            self._require_authority(view, during_move=during_move)
-            self.commits.forget()
-            self._checked = view
-        return view
+        return self._checked_view(self.fresh(question), during_move=during_move)
+
+    def view_with_latest(self, object_id: ObjectId, base_uri: str) -> tuple[CatalogView, LatestRow | None]:
+        """Return the current entries, and perhaps the latest row of a table.
+
+        Both are read if one request can do so.
+
+        Args:
+            object_id: What the caller asks the view first.
+            base_uri: What precedes the location of a table in the URI of its history.
+
+        Raises:
+            CommitStoreMismatch: Another commit store manages the versions.
+        """
+        joining = self._joining
+        if joining is None or not self.commits.rows.stored.are_joined_by(joining):
+            return self.view(Lookup(object_id.key)), None
+        view, latest = self.commits.retry.call(lambda: joining.view_with_latest(object_id.key, base_uri))
+        return self._checked_view(_seen(view)), latest
 
     def fresh(self, question: Question | None = None) -> CatalogView:
         """Return the current entries, regardless of the commit store that manages them."""
@@ -172,6 +188,13 @@ class Ledger:
                 "manifest table (mode='v2' or 'compatible')"
             )
         return found
+
+    def _checked_view(self, view: CatalogView, *, during_move: bool = False) -> CatalogView:
+        if view is not self._checked or during_move:
+            self._require_authority(view, during_move=during_move)
+            self.commits.forget()
+            self._checked = view
+        return view
 
     # -- changing -----------------------------------------------------------------------------------------------
 

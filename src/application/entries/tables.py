@@ -136,8 +136,9 @@ class Tables:
         return True
 
     def describe(self, object_id: ObjectId) -> Description:
-        table = self.find(object_id)
-        latest = self._ledger.commits.latest(self._places.dataset_root(table))
+        view, read = self._ledger.view_with_latest(object_id, self._places.base_uri)
+        table = find_table(view, object_id)
+        latest = self._ledger.commits.latest(self._places.dataset_root(table), read)
         version = None if latest is None else latest.version
         return Description(table.id, self._places.uri(table), version, table.properties, self._ledger.manages(table))
 
