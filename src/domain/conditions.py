@@ -116,7 +116,11 @@ class Condition:
         return next((each for each in self.constants if typed(each, types[each.path]) is None), None)
 
     def written(self, types: Mapping[tuple[str, ...], ColumnType]) -> str:
-        """Return the condition with constants of types, all of which fit."""
+        """Return SQL that is true where the condition is true, and nowhere else.
+
+        Args:
+            types: The types of the columns that the condition names. All constants fit.
+        """
         return _filled(self._template, [typed(each, types[each.path]) or "" for each in self.constants])
 
 
@@ -159,8 +163,8 @@ def condition_of(text: str) -> Condition:
     found = reader.disjunction(0)
     reader.require_end()
     constants = tuple(reader.constants)
-    shown = _filled(found, [f"{_KEYWORDS.get(each.kind, '')}{each.text}" for each in constants])
-    return Condition(shown, frozenset(reader.paths), constants, found)
+    shown = _filled(found.text, [f"{_KEYWORDS.get(each.kind, '')}{each.text}" for each in constants])
+    return Condition(shown, frozenset(reader.paths), constants, found.holds)
 
 
 def expression_of(text: str, paths: Collection[tuple[str, ...]]) -> str:
@@ -214,6 +218,28 @@ def _tokens(text: str) -> list[Token]:
         if kind != "space":
             found.append(Token(kind, match.group()))
     return found
+
+
+class _Part(NamedTuple):
+    """A part of a condition.
+
+    The engine takes some parts for true or false which are null. It takes ``c IN (1) AND c IN (2)`` for false, so its
+    negation selects nulls. So no negation is around two comparisons, and each comparison has its column not null.
+
+    Attributes:
+        text: The part as it was given.
+        holds: SQL that is true where the part is true, and nowhere else.
+        fails: SQL that is true where the part is false, and nowhere else.
+    """
+
+    text: str
+    holds: str
+    fails: str
+
+
+def _comparing(path: tuple[str, ...], text: str) -> _Part:
+    known = f"{quoted(*path)} IS NOT NULL AND"
+    return _Part(f"({text})", f"({known} ({text}))", f"({known} NOT ({text}))")
 
 
 class _Reader:
@@ -348,44 +374,54 @@ class _Reader:
             found.append(")")
         return True
 
-    def disjunction(self, depth: int) -> str:
+    def disjunction(self, depth: int) -> _Part:
         if depth > DEEPEST:
             raise InvalidInput(f"the condition has more than {DEEPEST} levels of parentheses; use fewer")
         return self._chain("or", lambda: self._chain("and", lambda: self._negation(depth)))
 
-    def _chain(self, word: str, part: Callable[[], str]) -> str:
+    def _chain(self, word: str, part: Callable[[], _Part]) -> _Part:
         found = [part()]
         while self.next.word == word:
             self.take()
             found.append(part())
-        return f" {word.upper()} ".join(found)
+        if len(found) == 1:
+            return found[0]
+        both, other = (" AND ", " OR ") if word == "and" else (" OR ", " AND ")
+        return _Part(
+            both.join(each.text for each in found),
+            f"({both.join(each.holds for each in found)})",
+            f"({other.join(each.fails for each in found)})",
+        )
 
-    def _negation(self, depth: int) -> str:
+    def _negation(self, depth: int) -> _Part:
         negations = 0
         while self.next.word == "not":
             self.take()
             negations += 1
         inner = self._predicate(depth)
-        return f"NOT {inner}" if negations % 2 else inner
+        return _Part(f"NOT {inner.text}", inner.fails, inner.holds) if negations % 2 else inner
 
-    def _predicate(self, depth: int) -> str:
+    def _predicate(self, depth: int) -> _Part:
         if self.next.text == "(":
             self.take()
             inner = self.disjunction(depth + 1)
             self._require(")")
-            return f"({inner})"
+            return inner._replace(text=f"({inner.text})")
         if not self._begins_column():
             value, kind = self._constant()
             if self.next.text not in _COMPARISONS:
                 raise self._refusal()
             operator, path = self.take().text, self._column()
-            return f"({self._compare(path, value, kind)} {operator} {quoted(*path)})"
+            return _comparing(path, f"{self._compare(path, value, kind)} {operator} {quoted(*path)}")
         if self.next.word in _MEMBERSHIPS and self.after.text == "(":
             return self._membership()
         path = self._column()
-        return f"({quoted(*path)}{self._comparison(path)})"
+        if self.next.word == "is":
+            found = f"({quoted(*path)}{self._state(path)})"  # null of no value
+            return _Part(found, found, f"(NOT {found})")
+        return _comparing(path, f"{quoted(*path)}{self._comparison(path)}")
 
-    def _membership(self) -> str:
+    def _membership(self) -> _Part:
         self.take()
         self._require("(")
         path = self._column()
@@ -394,19 +430,20 @@ class _Reader:
         if not kind:
             raise self._refusal()
         self._require(")")
-        return f"(array_has({quoted(*path)}, {self._compare(path, value, kind, of_element=True)}))"
+        return _comparing(path, f"array_has({quoted(*path)}, {self._compare(path, value, kind, of_element=True)})")
+
+    def _state(self, path: tuple[str, ...]) -> str:
+        self.take()
+        negated, value = self._word_if("not"), self._one_of("null", "true", "false")
+        if value != "NULL":
+            self._compare(path, "", "boolean")
+        return f" IS{negated} {value}"
 
     def _comparison(self, path: tuple[str, ...]) -> str:
         token = self.next
         if token.text in _COMPARISONS:
             self.take()
             return f" {token.text} {self._value(path)}"
-        if token.word == "is":
-            self.take()
-            negated, value = self._word_if("not"), self._one_of("null", "true", "false")
-            if value != "NULL":
-                self._compare(path, "", "boolean")
-            return f" IS{negated} {value}"
         negated = self._word_if("not")
         word = self.next.word
         if word in ("like", "ilike"):

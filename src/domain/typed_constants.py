@@ -130,7 +130,7 @@ def _number(text: str, logical: str) -> str | None:
         if value != int(value) or not least <= value <= most:
             return None
         # The engine reads the least number as the negative of one that is no Int64.
-        return f"arrow_cast('{value:f}', 'Int64')" if value == -(2**63) else str(int(value))
+        return f"arrow_cast('{int(value)}', 'Int64')" if value == -(2**63) else str(int(value))
     if base[0] == "decimal":
         bits, precision, scale = map(int, base[1:])
         scaled = Fraction(value) * 10**scale

@@ -179,6 +179,11 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], list[Rule]]] = {
             (f"c = {2**63 - 1}", lambda c: c == 2**63 - 1),
             (f"c > {-(2**63)}", lambda c: c > -(2**63)),
             ("c = 1e3", lambda c: c == 1000),
+            (f"c <= {-(2**63)}.0", lambda c: c == -(2**63)),
+            # The engine takes the first part for false, and the second for true, where the value is null.
+            ("NOT (c IN (0, 1) AND c IN (1000, 2))", lambda c: True),
+            ("c NOT IN (0, 1) OR c NOT IN (1000, 2)", lambda c: True),
+            ("NOT ((c = 0 OR c = 1) AND (c = 1000 OR c = 2))", lambda c: True),
         ],
     ),
     "uint64": (pa.uint64(), [2**64 - 1, 0, 1], [(f"c >= {2**64 - 1}", lambda c: c > 1)]),
