@@ -131,6 +131,8 @@ class Statements:
             f"{name} {self.random.choice(['=', '<>', '<', '<=', '>', '>=', '<=>'])} {value}",
             f"{name} IN ({', '.join(self.random.choices([*values, 'null'] if not simple else values, k=3))})",
             f"{name} IS {self.random.choice(['', 'NOT '])}NULL",
+            # The engine combines lists, and takes no value in common for false where the column is null, too.
+            "(" + " OR ".join(f"{name} NOT IN ({one})" for one in self.random.choices(values, k=2)) + ")",
         ]
         if kind == "STRING":
             forms += [f"{name} LIKE '{self.random.choice(PATTERNS)}'"] * 2

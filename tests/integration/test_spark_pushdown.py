@@ -86,6 +86,24 @@ def test_plan_shows_aggregates_beside_the_rows(lake: Lake) -> None:
         assert "aggregated" not in lake.plan(query), query
 
 
+def test_conditions_that_are_unknown_delete_no_rows(lake: Lake) -> None:
+    """The engine takes such an alternative for true where the column is null."""
+    lake.sql("CREATE TABLE lake.t (id INT NOT NULL, c INT, s STRING)")
+    lake.sql("INSERT INTO lake.t VALUES (1, 1, 'a'), (2, null, null), (3, 3, 'b')")
+    for condition in (
+        "c NOT IN (1, 3) OR c NOT IN (3, 1, 7)",
+        "NOT (c IN (1, 3) AND c IN (1, 3, 4))",
+        "NOT ((c = 1 OR c = 3) AND s IN ('a', 'b'))",
+    ):
+        lake.sql(f"DELETE FROM lake.t WHERE {condition}")
+        assert lake.sql("SELECT id FROM lake.t ORDER BY id") == [(1,), (2,), (3,)], condition
+    unknown = "c NOT IN (2, 4) OR c NOT IN (5, 6)"
+    assert "filter" in lake.plan(f"SELECT id FROM {{t}} WHERE {unknown}")
+    assert lake.sql(f"SELECT id FROM lake.t WHERE {unknown} ORDER BY id") == [(1,), (3,)]
+    lake.sql(f"DELETE FROM lake.t WHERE {unknown}")
+    assert lake.sql("SELECT id FROM lake.t") == [(2,)]
+
+
 def test_aggregates_of_no_rows_and_of_old_versions(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t (id INT NOT NULL, x DOUBLE)")
     assert lake.sql("SELECT count(*) FROM lake.t WHERE x > 1") == [(0,)]

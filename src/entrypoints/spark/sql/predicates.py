@@ -1,8 +1,9 @@
 """Translate SQL conditions to filters of the engine.
 
 A condition is translated only if the engine selects exactly the same rows: Spark does not evaluate a pushed condition
-again, and DELETE removes the rows that satisfy it. Every part of a condition is true, false or unknown exactly as in
-Spark, so parts can be negated and combined.
+again, and DELETE removes the rows that satisfy it. The engine takes some unknown alternatives for true, such as
+``c NOT IN (1) OR c NOT IN (2)`` where c is null. So no negation is around several comparisons, and each comparison of
+an alternative has its column not null.
 """
 
 from __future__ import annotations
@@ -82,34 +83,53 @@ def conjunction(filters: Sequence[str]) -> str | None:
     return " AND ".join(filters) or None
 
 
-def _condition(predicate: Any, schema: pa.Schema) -> str:
+def _condition(predicate: Any, schema: pa.Schema, *, negated: bool = False, alternative: bool = False) -> str:
+    """Return a filter that is true where a predicate is.
+
+    Args:
+        predicate: The predicate.
+        schema: The columns.
+        negated: The filter is true where the predicate is false.
+        alternative: The filter is a part of an alternative.
+    """
     name = str(predicate.name())
     children = list(predicate.children())
+    if name == "NOT":
+        return _condition(children[0], schema, negated=not negated, alternative=alternative)
+    if name in ("AND", "OR"):
+        word = {"AND": "OR", "OR": "AND"}[name] if negated else name
+        alternative = alternative or word == "OR"
+        parts = (_condition(child, schema, negated=negated, alternative=alternative) for child in children)
+        return f"({f' {word} '.join(parts)})"
+    text, compared_column = _part(name, children, schema)
+    if negated:
+        text = f"(NOT {text})"
+    return f"({compared_column} IS NOT NULL AND {text})" if alternative and compared_column else text
+
+
+def _part(name: str, children: Sequence[Any], schema: pa.Schema) -> tuple[str, str | None]:
+    """Return a condition without parts, and its column if the condition is unknown where the column is null."""
     if name in _COMPARISONS:
         left, right = children
         if _is(left, "LiteralValue"):
             left, right, name = right, left, _MIRRORED.get(name, name)
-        return _comparison(_COMPARISONS[name], left, right, schema)
+        return _comparison(_COMPARISONS[name], left, right, schema), _column(left, schema)[0]
     match name:
-        case "AND" | "OR":
-            return f"({f' {name} '.join(_condition(child, schema) for child in children)})"
-        case "NOT":
-            return f"(NOT {_condition(children[0], schema)})"
         case "IS_NULL" | "IS_NOT_NULL":
-            return f"({_column(children[0], schema)[0]} {name.replace('_', ' ')})"
+            return f"({_column(children[0], schema)[0]} {name.replace('_', ' ')})", None
         case "<=>":  # never unknown
             column = _column(children[0], schema)[0]
-            return f"({column} IS NOT NULL AND {_comparison('=', children[0], children[1], schema)})"
+            return f"({column} IS NOT NULL AND {_comparison('=', children[0], children[1], schema)})", None
         case "IN":
             column, stored = _column(children[0], schema)
             values = [_value(child, stored) for child in children[1:]]
-            return f"({column} IN ({', '.join(values)}))" if values else "false"
+            return (f"({column} IN ({', '.join(values)}))", column) if values else ("false", None)
         case "STARTS_WITH" | "ENDS_WITH" | "CONTAINS":
             column, stored = _column(children[0], schema)
             if pa.types.is_string(stored):
-                return f"{_TEXT_FUNCTIONS[name]}({column}, {_value(children[1], stored)})"
+                return f"{_TEXT_FUNCTIONS[name]}({column}, {_value(children[1], stored)})", column
         case "ALWAYS_TRUE" | "ALWAYS_FALSE":
-            return name.removeprefix("ALWAYS_").lower()
+            return name.removeprefix("ALWAYS_").lower(), None
     return _refuse(name)
 
 
