@@ -1,6 +1,7 @@
 """A worker of `lancekeep serve`, as a process.
 
-The supervisor passes the numbers of two open files: its connection to this worker, and the listening socket.
+The supervisor passes the numbers of two open files: its connection to this worker, and the listening socket. If it
+reads what this process prints on stderr, a third file is where the log is written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from functools import partial
 from typing import Final
 
+from lancekeep.entrypoints.rest.logs import write_to
+from lancekeep.entrypoints.rest.printed import log_stream
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.supervised import Supervised, portable
 from lancekeep.entrypoints.rest.task import SeveralTasks, Task
@@ -20,8 +23,10 @@ from lancekeep.entrypoints.serving_catalogs import served_by
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def main(connection: int, listening: int) -> None:
+def main(connection: int, listening: int, log: int | None = None) -> None:
     """Serve until the supervisor sends SIGTERM, or ends."""
+    if log is not None:
+        write_to(log_stream(log))
     channel, listener = (socket.socket(fileno=number) for number in (connection, listening))
     for each in (channel, listener):
         each.set_inheritable(False)

@@ -55,7 +55,7 @@ class Workers:
             supervisor.run(lambda said: self._began(play))
         self._play.result()
 
-    def _new(self, number: int, listener: Any, asked: Any, held: Callable[[Any, Hold], None]) -> Fake:
+    def _new(self, number: int, listener: Any, asked: Any, held: Callable[[Any, Hold], None], _: Any = None) -> Fake:
         fake = Fake(len(self.all), number, self, held, asked)
         self.all.append(fake)
         return fake

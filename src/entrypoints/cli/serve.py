@@ -83,6 +83,7 @@ def serve(
     try:
         from lancekeep.entrypoints.rest.listening import listen, url_of
         from lancekeep.entrypoints.rest.logs import log_everything, log_of
+        from lancekeep.entrypoints.rest.printed import is_captured, printing_to_log
         from lancekeep.entrypoints.rest.settings import ServerSettings
         from lancekeep.entrypoints.rest.task import (
             Served,
@@ -109,10 +110,10 @@ def serve(
         _require_no_options_of_one(mode=mode, impl=impl)
         task = SeveralTasks.configured(options, given(maintenance=maintenance))
         settings = task.settings
-    log = log_of(settings)
 
     def announce(served: Served, url: str) -> None:
         if settings.log_format == "json":
+            log = log_of(settings)
             log.info("serving", root=served.root, url=url, workers=settings.workers, page=served.has_page)
             for name, state in served.catalogs.items():
                 log.info("catalog", catalog=name, url=f"{url}{prefix_of(name)}", state=state)
@@ -134,7 +135,7 @@ def serve(
         from lancekeep.entrypoints.rest.server import Server  # the supervisor of workers starts without these
         from lancekeep.entrypoints.serving_catalogs import served_by
 
-        with served_by(task) as (app, served, end_background):
+        with printing_to_log(settings), served_by(task) as (app, served, end_background):
             Server(app, settings, end_background).serve_on(partial(announce, served))
         return
     with listen(settings.host, settings.port) as listener, shared_committers(settings.workers) as committers:
@@ -142,7 +143,13 @@ def serve(
         url = url_of(listener, settings.scheme)
         log_everything(settings)
         supervisor = Supervisor(
-            task.of_worker, settings.workers, listener, settings.shutdown_seconds, log, task.longest
+            task.of_worker,
+            settings.workers,
+            listener,
+            settings.shutdown_seconds,
+            log_of(settings),
+            task.longest,
+            is_captured(settings),
         )
         supervisor.run(lambda served: announce(served, url))
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -18,10 +18,31 @@ _STAMPED: tuple[Any, ...] = (
 )
 
 
+_STREAMS: list[TextIO] = []
+"""Where the logs that are made now write to, instead of stderr, is the last one."""
+
+
+def write_to(stream: TextIO) -> None:
+    """Let logs write to a stream, not to stderr, if they are made from now on.
+
+    It changes the process, so only a program that is a server calls it.
+    """
+    _STREAMS.append(stream)
+
+
+def write_to_stderr_again() -> None:
+    """Undo `write_to`."""
+    _STREAMS.pop()
+
+
+def _stream() -> TextIO:
+    return _STREAMS[-1] if _STREAMS else sys.stderr
+
+
 def log_of(settings: ServerSettings) -> Any:
     """Return a logger that writes lines to stderr."""
     return structlog.wrap_logger(
-        structlog.WriteLogger(sys.stderr),  # a line is one write, so lines of several workers stay apart
+        structlog.WriteLogger(_stream()),  # a line is one write, so lines of several workers stay apart
         processors=[*_STAMPED, *_renderers(settings)],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         cache_logger_on_first_use=True,
@@ -33,7 +54,7 @@ def log_everything(settings: ServerSettings) -> None:
 
     It changes the process, so only a program that is a server calls it.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_stream())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=(structlog.contextvars.merge_contextvars, *_STAMPED),  # which of several catalogs

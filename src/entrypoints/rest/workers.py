@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -37,6 +38,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from lancekeep.domain.errors import EngineFailed
 from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
+from lancekeep.entrypoints.rest.printed import Printed
 from lancekeep.entrypoints.rest.supervised import CHECK, LENGTH, encoded
 
 PROGRAM: Final = "lancekeep.entrypoints.worker"
@@ -82,6 +84,7 @@ class Worker:
         listener: socket.socket,
         asked: Callable[[Worker, int], None],
         held: Callable[[Worker, Hold], None],
+        log: Any = None,
     ) -> None:
         self.number = number
         self.started = time.monotonic()
@@ -103,11 +106,7 @@ class Worker:
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 inherited = (other.fileno(), listener.fileno())
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", PROGRAM, *map(str, inherited)],
-                    pass_fds=inherited,
-                    stdin=subprocess.DEVNULL,
-                )
+                self.process, self._printed = _process((PROGRAM, *map(str, inherited)), inherited, log)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         loop = asyncio.get_running_loop()
@@ -214,8 +213,29 @@ class Worker:
 
     def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
         self.process.wait()
+        if self._printed is not None:
+            self._printed.finish()
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self.ended.set)
+
+
+def _process(
+    program: Sequence[str], inherited: Sequence[int], log: Any
+) -> tuple[subprocess.Popen[bytes], Printed | None]:
+    """Start a module as a process, and what writes its stderr to a log, if there is one."""
+    line = [sys.executable, "-P", "-m", *program]
+    if log is None:
+        return subprocess.Popen(line, pass_fds=inherited, stdin=subprocess.DEVNULL), None
+    own = os.dup(sys.stderr.fileno())  # the process writes its own log there
+    try:
+        process = subprocess.Popen(
+            [*line, str(own)], pass_fds=(*inherited, own), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+    finally:
+        os.close(own)
+    assert process.stderr is not None
+    with process.stderr as pipe:
+        return process, Printed(os.dup(pipe.fileno()), log.bind(pid=process.pid))
 
 
 class Supervisor:
@@ -228,6 +248,7 @@ class Supervisor:
         shutdown_seconds: How long requests in progress may take after a signal.
         log: The log.
         longest: How long any request may take.
+        captures: Whether what native code prints in workers is written to the log.
     """
 
     def __init__(
@@ -238,8 +259,10 @@ class Supervisor:
         shutdown_seconds: float,
         log: Any,
         longest: float,
+        captures: bool = False,
     ) -> None:
         self._longest = longest
+        self._printed = log if captures else None
         self._task = task
         self._number = workers
         self._listener = listener
@@ -337,6 +360,7 @@ class Supervisor:
             self._listener,
             lambda *asked: self._spawn(self._answer(*asked)),
             lambda *held: self._spawn(self._replace(*held)),
+            self._printed,
         )
         self._processes.add(worker)
         self._spawn(self._outlive(worker))
