@@ -43,4 +43,11 @@ else:
     compute = _Compute()
     fts = _Fts()
 
-__all__ = ["compute", "fts", "lance"]
+__all__ = ["CACHED_METADATA", "compute", "fts", "lance"]
+
+CACHED_METADATA = 128 << 20
+"""How many bytes of metadata a dataset keeps that is opened for one operation.
+
+The engine's default is 1 GB, and a text of a MB that is alone in its file counts as metadata: a scan of a thousand such
+files would hold all of them.
+"""

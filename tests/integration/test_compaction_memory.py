@@ -1,4 +1,4 @@
-"""Compactions of large rows hold a few batches, however large a fragment is."""
+"""Compactions of large rows hold a few batches, however large a fragment is, and however many there are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 
 import lancekeep
@@ -41,6 +42,23 @@ print(peak() - before)
 """
 
 
+READ = COMPACT.replace(
+    "catalog.upkeep.compact(sys.argv[2])", "sum(each.num_rows for each in catalog.scan(sys.argv[2]).to_batches())"
+)
+
+
+def memory(script: str, root: Path, table: str) -> int:
+    """Return the bytes that a process of its own needs for a table, besides those after it has opened the table."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(root), table],
+        env={**os.environ, "MALLOC_ARENA_MAX": "2"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(done.stdout)
+
+
 def rows(first: int) -> Iterator[pa.RecordBatch]:
     noise = os.urandom(MB // 2).hex()
     for number in range(first, first + FRAGMENT):
@@ -57,19 +75,24 @@ def test_rows_of_a_megabyte_are_rewritten_in_few_batches(tmp_path: Path) -> None
     catalog.clone("t", "clustered")
     catalog.alter_table("clustered", {CLUSTER_BY: "k"})
     for table in ("t", "clustered"):
-        done = subprocess.run(
-            [sys.executable, "-c", COMPACT, str(tmp_path), table],
-            env={**os.environ, "MALLOC_ARENA_MAX": "2"},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        assert int(done.stdout) < 1.6 * FRAGMENT * MB  # the table has twice a fragment
+        assert memory(COMPACT, tmp_path, table) < 1.6 * FRAGMENT * MB  # the table has twice a fragment
         [fragment] = catalog.open(table).get_fragments()
         found = fragment.to_table(columns=["k"])["k"].to_pylist()
         assert sorted(found) == list(range(-2 * FRAGMENT, 1))
         runs = 1 + sum(one > next_one for one, next_one in pairwise(found))
         assert runs in (range(10, 30) if table == "clustered" else range(300, 322))  # of 16 MB
+
+
+def test_rows_of_a_megabyte_that_are_alone_in_their_fragments_do_not_stay_in_memory(tmp_path: Path) -> None:
+    """The engine keeps such a row as metadata of its file."""
+    data = pa.RecordBatchReader.from_batches(COLUMNS, (row for at in range(3) for row in rows(1 + at * FRAGMENT)))
+    lance.write_dataset(data, tmp_path / "t.lance", max_rows_per_file=1)
+    for script in (READ, COMPACT):
+        assert memory(script, tmp_path, "t") < 2 * FRAGMENT * MB  # the table has three times as much
+    catalog = lancekeep.connect(str(tmp_path))
+    assert len(catalog.open("t").get_fragments()) == 1
+    found = catalog.open("t").to_table(columns=["k"])["k"].to_pylist()
+    assert sorted(found) == list(range(-3 * FRAGMENT, 0))
 
 
 def test_batches_have_rows_of_two_megabytes(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.table import V1_SUFFIX
 from lancekeep.format.manifest import time_of, transaction_name
-from lancekeep.native import lance
+from lancekeep.native import CACHED_METADATA, lance
 from lancekeep.ports.compaction_engine import CompactionEngine
 from lancekeep.ports.data_files import DataFiles
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
@@ -303,7 +303,7 @@ class LanceEngine:
 
     def handle(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         handle = Handle(self._namespace, commits=True)
-        dataset = self._open(handle, table, version, tag, branch)
+        dataset = self._open(handle, table, version, tag, branch, cached=None)
         if handle.asks:
             for method in ("shallow_clone", "deep_clone"):  # the engine refuses them if commits call back
                 setattr(dataset, method, partial(self._clone, method, table, branch))
@@ -312,10 +312,20 @@ class LanceEngine:
     def _clone(self, method: str, table: ObjectId, branch: str | None, *given: Any, **named: Any) -> Any:
         return getattr(self.open(table, None, None, branch), method)(*given, **named)
 
-    def _open(self, handle: Handle, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
+    def _open(
+        self,
+        handle: Handle,
+        table: ObjectId,
+        version: int | None,
+        tag: str | None,
+        branch: str | None,
+        *,
+        cached: int | None = CACHED_METADATA,
+    ) -> Any:
         try:
             with _translated(table, Channel(self._namespace), reading=True):
-                dataset = self._dataset(handle, table, tag if tag is not None else None if branch else version)
+                chosen = tag if tag is not None else None if branch else version
+                dataset = self._dataset(handle, table, chosen, cached=cached)
                 if branch is not None:
                     dataset = self._opened(table, dataset.checkout_version((branch, version)))
                 if tag is None:
@@ -361,7 +371,9 @@ class LanceEngine:
         """Bind a writer's commits to the version that it has read, and to its successors."""
         writer.bind(self._based_on(_base_of(dataset, branch)))
 
-    def _dataset(self, namespace: Any, table: ObjectId, version: int | str | None = None) -> Any:
+    def _dataset(
+        self, namespace: Any, table: ObjectId, version: int | str | None = None, *, cached: int | None = CACHED_METADATA
+    ) -> Any:
         """Open a table as `lance.dataset` does, which would import `lance_namespace` for its request."""
         described = namespace.describe_table({"id": list(table.names)})
         dataset = lance.LanceDataset(
@@ -371,6 +383,7 @@ class LanceEngine:
             namespace_client=namespace,
             table_id=list(table.names),
             namespace_client_managed_versioning=described.managed_versioning is True,
+            metadata_cache_size_bytes=cached,
         )
         return self._opened(table, dataset)
 

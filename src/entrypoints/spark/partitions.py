@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from lancekeep.entrypoints.spark.ingest import collected
 from lancekeep.entrypoints.spark.internals.schemas import spark_of
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 from lancekeep.entrypoints.spark.writing import write_batches
+from lancekeep.native import CACHED_METADATA
 
 try:
     from pyspark.sql.types import StringType, StructField, StructType
@@ -200,10 +202,15 @@ class _Place:
 
     def open(self) -> Any:
         version = self.tag if self.branch is None and self.tag is not None else self.version
-        options = self.storage_options or None
+        open_at = partial(
+            lance.dataset,
+            self.uri,
+            storage_options=self.storage_options or None,
+            metadata_cache_size_bytes=CACHED_METADATA,
+        )
         if self.branch is None:
-            return lance.dataset(self.uri, version=version, storage_options=options)
-        return lance.dataset(self.uri, storage_options=options).checkout_version((self.branch, self.version))
+            return open_at(version=version)
+        return open_at().checkout_version((self.branch, self.version))
 
 
 def _place(namespace: PartitionedNamespace, partition: Partition) -> _Place:

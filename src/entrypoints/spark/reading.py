@@ -7,6 +7,7 @@ plan stays small for any number of fragments: it holds runs of fragment ids and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_take
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
+from lancekeep.native import CACHED_METADATA
 from lancekeep.ports.table_engine import access
 
 if TYPE_CHECKING:  # a worker imports this module for each task whose rows a LIMIT cuts off, and needs no catalog
@@ -70,10 +72,11 @@ class Snapshot:
             Refused: The location holds another table.
         """
         uri = self.uri if self.vends is None else None
+        open_at = partial(lance.dataset, uri, metadata_cache_size_bytes=CACHED_METADATA, **self.access)
         if self.branch is None:
-            dataset = lance.dataset(uri, version=self.version, **self.access)
+            dataset = open_at(version=self.version)
         else:
-            dataset = lance.dataset(uri, **self.access).checkout_version((self.branch, self.version))
+            dataset = open_at().checkout_version((self.branch, self.version))
         if identity(dataset) != self.identity:
             raise Refused(
                 f"version {self.version} of {self.uri} is not the version that the query was planned for: the table "
