@@ -1,4 +1,4 @@
-"""Decimals at any address in memory are written through every door; the engine alone panics."""
+"""Values that Arrow has in a way that the engine does not take are written through every door."""
 
 from __future__ import annotations
 
@@ -184,3 +184,71 @@ def test_no_new_table_has_texts_or_structs_that_the_engine_cannot_read(tmp_path:
                 catalog.write("u", pa.table({"place": column, "text": ["x"]}), mode)
     assert not catalog.table_exists("t")
     assert not catalog.table_exists("u")
+
+
+# -- texts that mean the same, however memory has them ---------------------------------------------------------------
+
+UNREAD = pa.Array.from_buffers(
+    pa.string(), 3, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffc")]
+)
+"""Texts of which the second is not UTF-8; arrays that do not use the second one are valid."""
+SECOND = pa.array([False, True, False])
+FORMS = {
+    "a text": pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\x05"), *UNREAD.buffers()[1:]]),
+    "a struct": pa.StructArray.from_arrays([UNREAD], ["x"], mask=SECOND),
+    "a struct in a struct": pa.StructArray.from_arrays(
+        [pa.StructArray.from_arrays([UNREAD], ["y"], mask=SECOND)], ["x"]
+    ),
+    "a list": pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), UNREAD, mask=SECOND),
+    "a slice of a struct": pa.StructArray.from_arrays([UNREAD], ["x"]).slice(2),
+    "a slice of a list": pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), UNREAD).slice(2),
+    "a slice of a map": pa.MapArray.from_arrays([0, 1, 2, 3], UNREAD, UNREAD).slice(2),
+    "a date beside a text": pa.StructArray.from_arrays(
+        [pa.array(["x", None]), pa.array([1, 86_400_001], pa.int64()).view(pa.date64())], ["text", "date"]
+    ),
+    "a view": pa.array(["p", None, "q" * 20], pa.string_view()),
+    "a view of bytes": pa.array([b"p", None, b"q" * 20], pa.binary_view()),
+    "a list of views": pa.array([["p", "q" * 20], None, []], pa.list_(pa.string_view())),
+}
+
+
+def replace(catalog: lancekeep.Catalog, new: pa.Table) -> None:
+    catalog.write("t", new, "overwrite")
+
+
+@pytest.mark.parametrize(
+    "door", [append, append_by_the_engine, merge, merge_new, replace], ids=lambda door: door.__name__
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_door_takes_what_arrow_permits(
+    form: str, door: Callable[[lancekeep.Catalog, pa.Table], None], tmp_path: Path
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    column = FORMS[form]
+    new = pa.table({"id": pa.array(range(len(column)), pa.int64()), "value": column})
+    catalog.write("t", new.schema.empty_table())
+    door(catalog, new)
+    found = catalog.open("t").to_table().sort_by("id")
+    assert found["id"].to_pylist() == new["id"].to_pylist()
+    assert found["value"].to_pylist() == new["value"].to_pylist()
+
+
+@pytest.mark.parametrize("form", ["a view", "a list of views", "a slice of a list", "a slice of a struct"])
+@pytest.mark.parametrize("door", [insert_by_a_client, merge_by_a_client], ids=lambda door: door.__name__)
+def test_clients_send_what_arrow_permits(
+    form: str, door: Callable[[lancekeep.Catalog, pa.Table], None], tmp_path: Path
+) -> None:
+    """Bytes of nulls that are not UTF-8 are refused in their streams, which are checked as a whole."""
+    test_every_door_takes_what_arrow_permits(form, door, tmp_path)
+
+
+@pytest.mark.parametrize("door", [append, append_by_the_engine, merge, replace], ids=lambda door: door.__name__)
+def test_no_door_takes_a_view_that_is_not_utf8(
+    door: Callable[[lancekeep.Catalog, pa.Table], None], tmp_path: Path
+) -> None:
+    catalog = lancekeep.connect(str(tmp_path / "lake"))
+    wrong = pa.array([b"a", b"\xff"], pa.binary_view()).view(pa.string_view())
+    catalog.write("t", pa.table({"id": [1, 2], "value": pa.array(["a", "b"], pa.string_view())}))
+    with pytest.raises(lancekeep.InvalidInput, match="Invalid UTF8 sequence"):
+        door(catalog, pa.table({"id": [2, 3], "value": wrong}))
+    assert catalog.open("t").to_table()["value"].to_pylist() == ["a", "b"]

@@ -1,8 +1,9 @@
 """Give the engine only columns and values that it can store and read back.
 
-The engine panics if the values of a decimal column are not at a multiple of 16 bytes in memory. Arrow aligns buffers to
-8 bytes in its streams and files, and so do other libraries. Measured with pylance 14: the engine stores a struct
-without fields, and then reads wrong values in the columns after it.
+The engine panics if decimals or views are not at a multiple of 16 bytes in memory. Arrow aligns buffers to 8 bytes in
+its streams and files, and so do other libraries. Measured with pylance 14: the engine stores a struct without fields,
+and then reads wrong values in the columns after it. It refuses bytes that are not UTF-8 where a text is null, although
+they mean nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lancekeep.application.rows.texts import holds_texts, texts_in
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput
 
@@ -33,8 +35,8 @@ def require_storable(schema: pa.Schema) -> None:
 
 
 def aligned(rows: Any) -> Any:
-    """Return a reader or table with the same rows, whose decimals are aligned."""
-    if not any(map(_holds_decimals, rows.schema.types)):
+    """Return a reader or table with the same rows, which the engine takes."""
+    if not any(_is_wide(kind) or holds_texts(kind) for kind in rows.schema.types):
         return rows
     if isinstance(rows, pa.RecordBatchReader):
         return pa.RecordBatchReader.from_batches(rows.schema, map(_aligned_batch, rows))
@@ -45,8 +47,10 @@ def aligned(rows: Any) -> Any:
 
 
 def aligned_array(array: pa.Array) -> pa.Array:
-    """Return an array whose decimals are aligned, copied if they were not."""
-    if _holds_decimals(array.type) and any(buffer and buffer.address % _BYTES for buffer in array.buffers()):
+    """Return an array that is aligned, and has no bytes where texts are null."""
+    if any(map(_has_bytes_of_nulls, texts_in(array))):
+        array = _without_bytes_of_nulls(array)
+    if _is_wide(array.type) and any(buffer and buffer.address % _BYTES for buffer in array.buffers()):
         return pa.concat_arrays([array])  # copies; pyarrow aligns the copy to 64 bytes
     return array
 
@@ -55,8 +59,30 @@ def _aligned_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([aligned_array(each) for each in batch.columns], schema=batch.schema)
 
 
-def _holds_decimals(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) or any(map(_holds_decimals, _children(kind)))
+def _has_bytes_of_nulls(texts: pa.Array) -> bool:
+    if not texts.null_count:
+        return False
+    _, *buffers = texts.buffers()
+    try:
+        pa.Array.from_buffers(texts.type, len(texts), [None, *buffers], offset=texts.offset).validate(full=True)
+    except pa.ArrowException:
+        return True
+    return False
+
+
+def _without_bytes_of_nulls(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.StructArray):
+        inner = [_without_bytes_of_nulls(each) for each in array.flatten()]  # null where the struct is
+        return pa.StructArray.from_arrays(inner, fields=list(array.type), mask=array.is_null())
+    if any(map(_has_bytes_of_nulls, texts_in(array))):
+        return array.take(pa.array(range(len(array)), pa.int64()))
+    return array
+
+
+def _is_wide(kind: pa.DataType) -> bool:
+    """Return whether the engine reads values of a type from memory as numbers of 16 bytes."""
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return pa.types.is_decimal(kind) or is_view or any(map(_is_wide, _children(kind)))
 
 
 def _has_no_field(kind: pa.DataType) -> bool:

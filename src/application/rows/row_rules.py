@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancekeep.application.rows.texts import holds_texts, texts_in
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.row_rules import Call, Column, Date, Expression, Literal, Rule, Rules
 from lancekeep.native import compute as pc
@@ -51,9 +52,9 @@ def check_texts(rows: Any) -> None:
         InvalidInput: A text is not UTF-8.
     """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if _holds_texts(column.type):
+        for texts in texts_in(column):
             try:
-                column.validate(full=True)
+                texts.validate(full=True)
             except pa.ArrowException as error:
                 raise InvalidInput(
                     f"the column {name!r} has a text that Lance could not read: {error}. Nothing was written. Replace "
@@ -67,7 +68,7 @@ def checked(reader: Any, rules: Rules) -> Iterator[Any]:
 
     An engine that reads the stream may then raise another error, which is replaced by the error of the check.
     """
-    if not rules and not any(map(_holds_texts, reader.schema.types)):
+    if not rules and not any(map(holds_texts, reader.schema.types)):
         yield reader
         return
     require_evaluable(reader.schema, rules)
@@ -102,14 +103,6 @@ def check_stream(stream: Any, rules: Rules) -> None:
     require_evaluable(stream.schema, rules)
     for batch in stream:
         check_rows(batch, rules)
-
-
-def _holds_texts(kind: Any) -> bool:
-    if isinstance(kind, pa.ExtensionType):
-        return _holds_texts(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return _holds_texts(kind.value_type)
-    return _is_text(kind) or any(_holds_texts(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _passed(rows: Any, rule: Rule) -> Any:
