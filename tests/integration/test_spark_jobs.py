@@ -307,6 +307,34 @@ def test_an_index_job_does_not_add_segments_to_entries_of_old_values(
     assert plain(catalog).count_rows("id = 5000") == found.num_rows
 
 
+def test_a_backfill_stores_nothing_that_the_engine_cannot_read(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
+    """The engine stores such values, and then cannot read the column; or it panics at their place in memory."""
+
+    def not_utf8(batch: pa.RecordBatch) -> pa.Array:
+        return pa.array([b"\xff"] * batch.num_rows, pa.binary_view()).view(pa.string_view())
+
+    def no_field(batch: pa.RecordBatch) -> pa.Array:
+        return pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None])
+
+    def misaligned(batch: pa.RecordBatch) -> pa.Array:
+        memory = np.zeros(batch.num_rows * 16 + 32, np.uint8)
+        start = -memory.ctypes.data % 16 + 8
+        buffer = pa.py_buffer(memory[start : start + batch.num_rows * 16])
+        return pa.Array.from_buffers(pa.decimal128(20, 2), batch.num_rows, [None, buffer])
+
+    before = plain(catalog).version
+    for column, function, message in (
+        ("new", not_utf8, "a text that Lance could not read"),
+        ("text", not_utf8, "a text that Lance could not read"),
+        ("new", no_field, "a struct without fields"),
+    ):
+        with pytest.raises(lancekeep.InvalidInput, match=message):
+            backfill(spark, catalog, "t", column, function, reads=["id"])
+    assert plain(catalog).version == before
+    backfill(spark, catalog, "t", "price", misaligned, reads=["id"])
+    assert set(plain(catalog).to_table()["price"].to_pylist()) == {0}
+
+
 def test_imports_of_workers_are_frozen_from_garbage_collection(spark: SparkSession, catalog: lancekeep.Catalog) -> None:
     before = gc.get_freeze_count()
     backfill(

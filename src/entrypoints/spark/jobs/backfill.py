@@ -17,8 +17,10 @@ from lance.file import LanceFileSession
 from lance.schema import LanceSchema
 from pyarrow import fs
 
+from lancekeep.adapters.lance.alignment import aligned_array, require_storable
 from lancekeep.adapters.lance.batches import READ_AHEAD
 from lancekeep.application.catalog import Catalog
+from lancekeep.application.rows.row_rules import check_texts
 from lancekeep.application.upkeep.fsck import Progress
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import ConcurrentModification, InvalidInput, Unsupported
@@ -288,7 +290,10 @@ def _called(work: _Work, batch: pa.RecordBatch) -> pa.RecordBatch:
         raise InvalidInput(f"the function has to return {', '.join(work.columns)} in Arrow's arrays; it gave {found}")
     if result.num_rows != batch.num_rows:
         raise InvalidInput(f"the function made {result.num_rows} rows of {batch.num_rows}; it has to keep them all")
-    return result.select(list(work.columns))
+    result = result.select(list(work.columns))
+    require_storable(result.schema)
+    check_texts(result)
+    return pa.RecordBatch.from_arrays([aligned_array(each) for each in result.columns], schema=result.schema)
 
 
 def _remembered(work: _Work, key: str, fragment: lance.FragmentMetadata) -> _Computed | None:
