@@ -315,7 +315,7 @@ def await_release(spark: SparkSession) -> None:
     [
         "SELECT sum(id), max(text) FROM {t}",
         "SELECT * FROM {t} WHERE upper(text) <> 'x' LIMIT 1",
-        "SELECT * FROM {t} LIMIT 10",
+        "SELECT * FROM {t} LIMIT 200",
         "SELECT count(*) FROM {t} WHERE EXISTS (SELECT 1 FROM {t} s WHERE upper(s.text) = 'y')",
     ],
 )

@@ -220,6 +220,53 @@ def test_the_driver_reads_the_few_rows_that_an_index_names(lake: Lake) -> None:
     assert len(lake.sql("SELECT * FROM lake.many WHERE id = 0")) == 2
 
 
+def test_the_driver_reads_the_first_rows_of_a_limit(lake: Lake) -> None:
+    """Rows that it reads are those that tasks read, of every type."""
+    is_local = "LocalTableScan"
+    lake.sql(f"CREATE TABLE lake.t AS SELECT {EVERY_TYPE} FROM range(0, 8, 1, 1)")
+    assert lake.sql("SELECT * FROM (SELECT * FROM lake.t LIMIT 0)") == []
+    for first in (8, 28, 48):
+        lake.sql(f"INSERT INTO lake.t SELECT {EVERY_TYPE} FROM range({first}, {first + 20}, 1, 1)")
+    lake.sql("DELETE FROM lake.t WHERE id < 7 OR id = 8")
+    rows = lake.sql("SELECT * FROM lake.t")
+    assert len(rows) == 60
+    for query, found in {
+        "SELECT * FROM {t} LIMIT 3": rows[:3],
+        "SELECT * FROM {t} LIMIT 100": rows,
+        "SELECT id, st FROM {t} LIMIT 5 OFFSET 2": [(row[0], row[-2]) for row in rows[2:7]],
+        "SELECT sum(id) FROM (SELECT id FROM {t} LIMIT 5)": [(sum(row[0] for row in rows[:5]),)],
+        "SELECT id + 1 FROM {t} LIMIT 2": [(row[0] + 1,) for row in rows[:2]],
+        "SELECT a.id FROM (SELECT * FROM {t} LIMIT 2) a JOIN {t} b ON a.id = b.id ORDER BY 1": [(7,), (9,)],
+    }.items():
+        assert is_local in lake.plan(query), query
+        assert lake.sql(query.replace("{t}", "lake.t")) == found, query
+    assert [tuple(row) for row in lake.spark.table("lake.t").take(4)] == rows[:4]
+    for query in (
+        "SELECT * FROM {t} LIMIT 101",
+        "SELECT id, _rowaddr FROM {t} LIMIT 3",
+        "SELECT * FROM {t} WHERE id > 3 LIMIT 3",
+        "SELECT * FROM {t} ORDER BY id LIMIT 3",
+        "SELECT * FROM {t} TABLESAMPLE (50 PERCENT) LIMIT 3",
+        "SELECT max(id) FROM {t} LIMIT 3",
+    ):
+        assert is_local not in lake.plan(query), query
+    earlier = lake.sql("SELECT count(*) FROM (SELECT * FROM lake.t VERSION AS OF 2 LIMIT 100)")
+    assert earlier == lake.sql("SELECT count(*) FROM lake.t VERSION AS OF 2")
+
+    lake.sql("CREATE TABLE lake.empty (id INT)")
+    assert lake.sql("SELECT * FROM lake.empty LIMIT 3") == []
+    text = "array_join(transform(sequence(1, 400), i -> sha2(string(id * 1000 + i), 512)), '')"
+    lake.sql(f"CREATE TABLE lake.large AS SELECT id, {text} s FROM range(0, 60, 1, 1)")
+    assert is_local in lake.plan("SELECT * FROM lake.large LIMIT 2")
+    assert is_local not in lake.plan("SELECT * FROM lake.large LIMIT 60"), "rows of 2 MB"
+    for _ in range(101):
+        lake.catalog.write("few", pa.table({"id": [1]}), "append" if lake.catalog.table_exists("few") else "create")
+    assert is_local in lake.plan("SELECT * FROM lake.few LIMIT 100")
+    assert len(lake.sql("SELECT * FROM lake.few LIMIT 100")) == 100
+    lake.sql("DELETE FROM lake.few")
+    assert lake.sql("SELECT * FROM lake.few LIMIT 100") == []
+
+
 def test_samples_are_chosen_by_lance(spark: SparkSession, tmp_path: Path) -> None:
     rows, fraction = 6000, 0.25
     with lancekeep.spark.install(spark, "sampled", str(tmp_path / "lake")) as catalog:

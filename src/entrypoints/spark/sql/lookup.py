@@ -1,4 +1,7 @@
-"""Find the few rows that an index names, when a query is planned."""
+"""Find the few rows of a query when it is planned.
+
+An index names them, or they are the first ones.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import attrs
 
 from lancekeep.domain.indexes import index_kind
+from lancekeep.entrypoints.spark.reading import Fragment
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared
 
 MOST_ROWS = 100
@@ -19,10 +23,10 @@ _EXACT = ("BTREE", "BITMAP")
 
 @attrs.frozen
 class Found:
-    """Where the rows of an indexed value are.
+    """Where the rows of a query are.
 
     Attributes:
-        rows: How many there are; the other conditions of the query may select fewer.
+        rows: The most rows; further conditions of the query may select fewer.
         fragments: The ids of their fragments, in order.
     """
 
@@ -54,6 +58,21 @@ def found_by_index(dataset: Any, conditions: Iterable[tuple[Any, str]]) -> Found
                 fragments = {address >> 32 for address in rows["_rowaddr"].to_pylist()}
                 return Found(rows.num_rows, tuple(sorted(fragments)))
     return None
+
+
+def first_rows(fragments: Iterable[Fragment], limit: int) -> Found | None:
+    """Find the first rows of a table; None if they are many, or in many fragments."""
+    if limit > MOST_ROWS:
+        return None
+    left, ids = limit, list[int]()
+    for fragment in fragments:
+        if left <= 0:
+            break
+        if len(ids) == MOST_ROWS:
+            return None
+        left -= fragment.rows
+        ids.append(fragment.id)
+    return Found(limit, tuple(ids))
 
 
 def _compared_by_value(predicate: Any, dataset: Any) -> str | None:

@@ -23,7 +23,7 @@ from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregator
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
-from lancekeep.entrypoints.spark.sql.lookup import Found, found_by_index, is_small
+from lancekeep.entrypoints.spark.sql.lookup import Found, first_rows, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.pushdown import COUNTED, PUSHED, Count, DriverScan, Pushdown
@@ -88,9 +88,17 @@ class ScanBuilder(Pushdown):
         statistics = partial(Statistics, self._jvm, self._dataset, self._snapshot.identity, schema, self._statistics)
         described = self._description(found)
         arguments = self._jvm, seen, form, batch, described, require_batch, self._to_stream, statistics, self._pushed
-        if found is not None and self._reads_stored_columns and is_small(self._dataset, found):
-            return Lookup(*arguments, schema, partial(task, found.runs))
+        few = self._first if found is None else found
+        if few is not None and self._reads_stored_columns and is_small(self._dataset, few):
+            return Lookup(*arguments, schema, partial(task, few.runs))
         return Scan(*arguments)
+
+    @property
+    def _first(self) -> Found | None:
+        """The fragments of the rows of a limit alone."""
+        if self._limit is None or self._orders or not self._reads_all_rows:
+            return None
+        return first_rows(stored_fragments(self._dataset), self._limit)
 
     @property
     def _reads_stored_columns(self) -> bool:
