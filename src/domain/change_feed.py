@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import Damaged, InvalidInput
 from lancekeep.domain.identifiers import DROPPED, MANIFEST_DELIMITER, ObjectId
-from lancekeep.domain.manifest_entry import ManifestEntry
+from lancekeep.domain.manifest_entry import MOVING_TO, ManifestEntry
 
 CREATED = "created"
 ALTERED = "altered"
@@ -138,7 +138,7 @@ class CatalogVersion:
         }
         shown: dict[str, tuple[str, ManifestEntry, str | None]] = {}
         for key, entry in self.after.items():
-            if _is_hidden(key):
+            if _is_hidden(key) or _only_announces_a_move(self.before.get(key), entry):
                 continue
             former = None if key in self.before or entry.location is None else left.pop(entry.location, None)
             kind = ALTERED if key in self.before or not key else CREATED if former is None else RENAMED
@@ -171,3 +171,14 @@ class CatalogVersion:
 
 def _is_hidden(key: str) -> bool:
     return key.partition(MANIFEST_DELIMITER)[0] == DROPPED
+
+
+def _only_announces_a_move(before: ManifestEntry | None, after: ManifestEntry) -> bool:
+    """Return whether a change only adds or removes the record of a rename that moves files."""
+    if before is None or not any(MOVING_TO in (each.metadata or "") for each in (before, after)):
+        return False
+    try:
+        bare = [each.with_properties({MOVING_TO: None}) for each in (before, after)]
+    except Damaged:  # software of others wrote the entry
+        return False
+    return bare[0] == bare[1] and before.extension == after.extension

@@ -25,6 +25,8 @@ FORMER_VIEW_PROPERTY = "materialized_view"
 RESERVED = f"{OWN_PROPERTIES}reserved"
 """A hidden property of an entry that a migration made of a reservation in a V1 directory. The writer of the reservation
 removes it when it declares the table."""
+MOVING_TO = f"{OWN_PROPERTIES}moving_to"
+"""A hidden property of the entry of a table whose files a rename is moving (ADR 189): the new directory."""
 
 
 @attrs.frozen

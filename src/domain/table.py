@@ -20,7 +20,7 @@ from lancekeep.domain.catalog import (
 )
 from lancekeep.domain.errors import ConcurrentModification, Damaged, InvalidInput, TableNotFound
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.manifest_entry import RESERVED, TABLE, ManifestEntry
+from lancekeep.domain.manifest_entry import MOVING_TO, RESERVED, TABLE, ManifestEntry
 from lancekeep.domain.notebook import Shown
 from lancekeep.domain.partition_rules import require_enterable
 from lancekeep.domain.protection import require_unprotected
@@ -55,6 +55,9 @@ INGESTED_DIRECTORY = "_ingested"
 MARKER_CONTENT = b""
 """Native writers write ``reserved``. No reader uses the content, and an empty file takes the fewest storage calls."""
 
+_HIDDEN = {RESERVED: None, MOVING_TO: None}
+"""The hidden properties of entries, as a change that removes them."""
+
 
 @attrs.frozen
 class Table(Shown):
@@ -80,7 +83,8 @@ class Table(Shown):
         if not entry.location:
             raise Damaged(f"the catalog's entry of the table {object_id} has no location; register the table again")
         properties = entry.properties
-        properties.pop(RESERVED, None)
+        for hidden in _HIDDEN:
+            properties.pop(hidden, None)
         try:
             return Table(object_id, confined(entry.location), properties)
         except InvalidInput as error:
@@ -149,7 +153,7 @@ def add_table(
             f"{table.location!r} overlaps the directory of {other}; choose another location for {table.id}"
         )
     if entry is not None and is_here:
-        return [Put(entry.with_properties({**table.properties, RESERVED: None}))]
+        return [Put(entry.with_properties({**table.properties, **_HIDDEN}))]
     fresh = ManifestEntry.table(table.id, table.location, table.properties)
     return [Put(fresh if entry is None else attrs.evolve(fresh, extension=entry.extension))]
 
@@ -230,8 +234,41 @@ def rename_table(view: CatalogView, source: Table, target: ObjectId, location: s
             f"another writer registered the directory {location!r}, which {source.id} was moved to, for "
             f"{_described(owner)}; nothing was changed. Rename the table again."
         )
-    renamed = attrs.evolve(entry.with_properties({RESERVED: None}), object_id=target.key, location=location)
+    renamed = attrs.evolve(entry.with_properties(_HIDDEN), object_id=target.key, location=location)
     return [Remove(source.id.key), Put(renamed)]
+
+
+def announce_move(view: CatalogView, source: Table, target: ObjectId, location: str) -> list[Change]:
+    """Record in the entry of a table that a rename is moving its files.
+
+    Takes the arguments of `rename_table`, and raises its errors. A record of another rename is replaced.
+    """
+    rename_table(view, source, target, location)
+    return [Put(entry_of_table(view, source.id).with_properties({MOVING_TO: location}))]
+
+
+def moving_to(view: CatalogView, table: Table) -> str | None:
+    """Return the directory to which a rename is moving the files of a table.
+
+    Returns:
+        The directory; None if there is no such rename. Catalogs without properties rename no table.
+    """
+    if not view.guarantees.properties:
+        return None
+    entry = view.find(table.id.key)
+    if entry is None or entry.location != table.location or not entry.metadata:
+        return None
+    return entry.properties.get(MOVING_TO)
+
+
+def stop_move(view: CatalogView, table: Table, location: str | None) -> list[Change]:
+    """Remove the record that a rename is moving a table to a directory.
+
+    Nothing changes if there is no such record.
+    """
+    if location is None or moving_to(view, table) != location:
+        return []
+    return [Put(entry_of_table(view, table.id).with_properties({MOVING_TO: None}))]
 
 
 def relocate_table(view: CatalogView, source: Table, location: str) -> list[Change]:
@@ -262,7 +299,7 @@ def relocate_table(view: CatalogView, source: Table, location: str) -> list[Chan
     owner = view.owner_of(location)
     if owner is not None:
         raise InvalidInput(f"{location!r} overlaps the directory of {_described(owner)}; choose another location")
-    return [Put(attrs.evolve(entry.with_properties({RESERVED: None}), location=location, listed=False))]
+    return [Put(attrs.evolve(entry.with_properties(_HIDDEN), location=location, listed=False))]
 
 
 def is_at(view: CatalogView, location: str) -> bool:

@@ -282,7 +282,10 @@ def test_table_dropped_during_its_rename_is_removed(tmp_path: Path, monkeypatch:
             dropped.append(other.drop_table("u").location)
         record(rows)
 
-    between(renaming, monkeypatch, lambda: lance.write_dataset(MORE, place, mode="append"))
+    def append_late() -> None:  # after the change that records the move
+        between(renaming, monkeypatch, lambda: lance.write_dataset(MORE, place, mode="append"))
+
+    between(renaming, monkeypatch, append_late)
     monkeypatch.setattr(directory_of(renaming).commits.rows, "record", meddled)
     assert [renaming.rename_table("t", "u").location] == dropped
     assert arena.tables() == {}

@@ -24,7 +24,7 @@ from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.rows import direct_upserts
-from lancekeep.application.rows.versions import Versions
+from lancekeep.application.rows.moved_tables import MovedTables
 from lancekeep.ports.rows import MergeRule
 
 TABLE = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
@@ -330,7 +330,7 @@ def test_check_of_a_table_that_stays_costs_requests_in_a_v1_directory_alone(
                 counted = partialmethod(_counted, name, asked, getattr(objects, name))
                 patch.setattr(objects, name, counted)
             if not checked:
-                patch.setattr(Versions, "_native_check", lambda *given: lambda committed: None)
+                patch.setattr(MovedTables, "native_check", lambda *given: lambda committed: None)
             act(catalog)
         counts.append(asked)
     assert counts[1] - counts[0] == Counter(more)

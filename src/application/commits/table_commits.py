@@ -56,6 +56,9 @@ Success = TypeVar("Success", Committed, "AllCommitted")
 Check = Callable[[DatasetRoot, bytes], object]
 """Checks a manifest before it is committed to a dataset or branch. An error prevents the commit."""
 
+Confirm = Callable[[str], object]
+"""Checks a version after its commit, given the name of its transaction file; empty if that is not known."""
+
 READ_AHEAD = 4
 """How many manifests are read at the same time after a conflict."""
 
@@ -151,7 +154,7 @@ class TableCommits(Histories):
         check: Check,
         base: Base | None = None,
         ahead: Ahead | None = None,
-        confirm: Callable[[], object] = lambda: None,
+        confirm: Confirm = lambda transaction: None,
     ) -> Outcome:
         """Commit a staged manifest as a version of a dataset.
 
@@ -166,7 +169,8 @@ class TableCommits(Histories):
             check: Checks the manifest.
             base: The version that the writer read, if the caller knows it.
             ahead: The requests that have begun.
-            confirm: Raises if the committed version may be missing. If it cannot decide, the outcome is `Unknown`.
+            confirm: Gets the name of the version's transaction file. Raises if the committed version may be missing. If
+                it cannot decide, the outcome is `Unknown`.
 
         Raises:
             CommitRefused: The path is not a staged manifest of this dataset and version, the version would leave a
@@ -191,7 +195,7 @@ class TableCommits(Histories):
         if isinstance(outcome, Committed):
             self.lineage.keep(descendant)
             row = Committed(outcome.version, outcome.path, outcome.size, descendant.transaction)
-            return confirmed(row, confirm, lambda: CommitToken(recognizable(staged, content)))
+            return confirmed(row, partial(confirm, row.transaction), lambda: CommitToken(recognizable(staged, content)))
         return outcome
 
     def require_descent(
@@ -223,7 +227,7 @@ class TableCommits(Histories):
         *,
         check: Check,
         scheme: NamingScheme = NamingScheme.V2,
-        confirm: Callable[[], object] = lambda: None,
+        confirm: Confirm = lambda transaction: None,
         announce: Callable[[Callable[[], CommitToken]], object] = lambda token: None,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Commit a manifest that this process has built.
@@ -265,7 +269,9 @@ class TableCommits(Histories):
             if isinstance(outcome, Committed):
                 self.lineage.keep(descendant)
         if isinstance(outcome, Committed):
-            outcome = confirmed(outcome, confirm, lambda: CommitToken(recognizable(staged, content)))
+            outcome = confirmed(
+                outcome, partial(confirm, built.transaction), lambda: CommitToken(recognizable(staged, content))
+            )
         return outcome, found
 
     def record_transaction(self, root: DatasetRoot, built: Approved) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
@@ -49,12 +50,16 @@ class TransactionCommits:
         self._commits = commits
 
     def commit(
-        self, candidates: Sequence[Candidate], check: Check, *, confirm: Callable[[], object] = lambda: None
+        self,
+        candidates: Sequence[Candidate],
+        check: Check,
+        *,
+        confirm: Callable[[Sequence[str]], object] = lambda transactions: None,
     ) -> TransactionOutcome:
         """Commit every staged manifest as the version that it names, or none of them.
 
         Idempotent for the same staged manifests. Nothing is removed unless the outcome is definite. ``check`` and
-        ``confirm`` are as in `TableCommits.commit`.
+        ``confirm`` are as in `TableCommits.commit`, but ``confirm`` gets the names of all transaction files.
 
         Raises:
             Unsupported: The commit store cannot reserve that many versions in one step; nothing was committed.
@@ -80,7 +85,8 @@ class TransactionCommits:
         if isinstance(outcome, AllCommitted):
             for descendant in descendants:
                 self._commits.lineage.keep(descendant)
-            return confirmed(outcome, confirm, lambda: _token(staged, contents))
+            transactions = [descendant.transaction for descendant in descendants]
+            return confirmed(outcome, partial(confirm, transactions), lambda: _token(staged, contents))
         return outcome
 
     def resolve(self, token: CommitToken) -> TransactionOutcome:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from typing import TypeVar
 from uuid import uuid4
 
@@ -24,22 +23,20 @@ from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.rows.append_lines import Lines
 from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.digests import Recorder
+from lancekeep.application.rows.moved_tables import MovedTables
 from lancekeep.application.rows.partition_columns import PartitionColumns
-from lancekeep.domain.catalog import CatalogView, Lookup
+from lancekeep.domain.catalog import Lookup
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
     CommitRefused,
-    ConcurrentModification,
     LancekeepError,
     Refused,
-    StoreUnavailable,
     VersionTaken,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
-from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
 from lancekeep.domain.naming import NamingScheme, detached_version
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.table import Table, find_table, is_at, v1_table
@@ -48,9 +45,6 @@ from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.judge import Approved
 
 Success = TypeVar("Success", Committed, AllCommitted)
-
-_PAUSES = (0.0, 0.02, 0.1, 0.5)
-"""Seconds before each look whether a drop or a rename has removed the files of a version that is refused."""
 
 
 @attrs.frozen
@@ -111,6 +105,7 @@ class Versions:
         self.committed = committed
         self.columns = PartitionColumns(ledger, places)
         self.unfinished_clones = UnfinishedClones(ledger, places)
+        self.moved = MovedTables(ledger, places)
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -296,7 +291,7 @@ class Versions:
             check=self.check,
             base=_base_at(table, branch, base),
             ahead=ahead,
-            confirm=self._confirming(table, version, first=version == 1, branch=branch),
+            confirm=self.moved.confirming(table, version, first=version == 1, branch=branch),
         )
         if branch is None:
             self.lines.note_other(table.id, won=not isinstance(outcome, Conflict))
@@ -321,7 +316,7 @@ class Versions:
         """
         self.require_one_scheme(table)
         self.columns.require_kept(table, None, lambda: built.content)
-        confirm = self._confirming(table, built.number, first=False, transaction=built.transaction)
+        confirm = self.moved.confirming(table, built.number, first=False)
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
             root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm, announce=announce
@@ -339,7 +334,7 @@ class Versions:
             CommitRefused: As `commit_version`.
         """
         root = self._places.dataset_root(table)
-        confirm = self._confirming(table, built.number, first=True)
+        confirm = self.moved.confirming(table, built.number, first=True)
         staged = f"{root.manifest_key(built.number, NamingScheme.V2)}-{uuid4()}"
         commits = self._ledger.commits
         commits.retry.call(lambda: self._places.objects.put(staged, built.content))
@@ -363,7 +358,7 @@ class Versions:
             self.require_one_scheme(each.table, each.branch)
             self.columns.require_kept(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
         checks = [
-            self._confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
+            self.moved.confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
             for each in candidates
         ]
         outcome = TransactionCommits(self._ledger.commits).commit(
@@ -374,7 +369,7 @@ class Versions:
                 for each in candidates
             ],
             self.check,
-            confirm=lambda: [check() for check in checks],
+            confirm=lambda names: [check(name) for check, name in zip(checks, names, strict=True)],
         )
         if isinstance(outcome, AllCommitted):
             for each, committed in zip(candidates, outcome.versions, strict=True):
@@ -386,21 +381,6 @@ class Versions:
         if isinstance(outcome, Committed):
             self.committed.add(table.id)
             self.recorder.note(table, branch, outcome.version, outcome.path)
-
-    def _confirming(
-        self, table: Table, version: int, *, first: bool, branch: str | None = None, transaction: str = ""
-    ) -> Callable[[], object]:
-        """Return the check of a new version that follows its commit.
-
-        The name of its transaction file identifies a version that this process has built.
-        Only V1 names are reused. A branch that begins while its table moves is not fenced. A home that does not list
-        directories may commit the first version before it enters the table.
-        """
-        entered = self._ledger.guarantees.lists_directories or not first
-        if entered and v1_table(table.location) is not None:
-            before, first = self._ledger.recent(), first or branch is not None
-            return partial(self._require_unmoved, table, branch, version, before, first=first, transaction=transaction)
-        return _nothing if branch is None else partial(self._require_here, table, branch)
 
     def by_engine(
         self,
@@ -424,138 +404,11 @@ class Versions:
             CommitRefused: As `commit_version`.
             StoreUnavailable: Whether the table moved could not be learnt.
         """
-        check = self._native_check(object_id, branch)
+        check = self.moved.native_check(object_id, branch)
         committed = commit()
         if not committed.path and committed.version not in read:
             check(committed)
         return committed
-
-    def _native_check(self, object_id: ObjectId, branch: str | None) -> Callable[[Committed], object]:
-        ledger = self._ledger
-        before = ledger.recent()
-        location = None if ledger.guarantees.locations else ledger.manifest.location_of(object_id)
-        table = None if location is None else Table(object_id, location, {})
-        if table is None:
-            entry = before.find(object_id.key)
-            if entry is None:  # not read yet
-                before = ledger.view(Lookup(object_id.key))
-                entry = before.find(object_id.key)
-            table = None if entry is None or entry.location is None else Table.from_entry(entry)
-        if table is None or v1_table(table.location) is None:
-            return _accept
-        return partial(self._check_native, table, branch, before)
-
-    def _check_native(self, table: Table, branch: str | None, before: CatalogView, committed: Committed) -> None:
-        version, first = committed.version, committed.version == 1 or branch is not None
-        try:
-            self._require_unmoved(table, branch, version, before, first=first, transaction=committed.transaction)
-        except CommitRefused:
-            raise
-        except LancekeepError as error:
-            raise StoreUnavailable(
-                f"version {version} of the table {table.id} was committed at {table.location!r}, but whether the table "
-                f"was renamed or dropped at that time is not known: {error}. Before you write again, check whether the "
-                "table has this version."
-            ) from error
-
-    def _require_here(self, table: Table, branch: str) -> None:
-        """Raise `ConcurrentModification`, an unknown outcome, if a table has left its directory."""
-        if not is_at(self._ledger.fresh(), table.location):
-            raise ConcurrentModification(
-                f"the table {table.id} was moved or dropped while its branch {branch!r} was changed at "
-                f"{table.location!r}. Check whether the table has the change at its new place"
-            )
-
-    def _require_unmoved(
-        self, table: Table, branch: str | None, version: int, before: CatalogView, *, first: bool, transaction: str
-    ) -> None:
-        """Raise `CommitRefused` if a rename may have missed a new version.
-
-        A rename copies versions that are committed while the entry names the old location. If the catalog has changed
-        since the view ``before``, the entry may belong to a new table in the same directory, or the new version may
-        have turned a dropped table into a V1 table again. In both cases, the predecessor of the new version is missing,
-        or was committed in the same way: then its older data files are missing. If the new table has as many versions,
-        the older data files of the new version are missing.
-        """
-        view = self._ledger.fresh()
-        entry = view.find(table.id.key)
-        commits, root = self._ledger.commits, self._places.dataset_root(table).branch(branch)
-        if entry is not None and entry.location == table.location:
-            if first or (not entry.listed and view.version == before.version):
-                return
-            previous, own = (
-                commits.retry.call(partial(commits.final_object, root, number)) for number in (version - 1, version)
-            )
-            keeps = partial(commits.lineage.keeps_files, root)
-            if previous is not None and keeps(previous) and (own is None or keeps(own)):
-                return
-        for moved in self._moved(table, entry, view, before):
-            if self._is_copied(root, self._places.dataset_root(moved).branch(branch), version, transaction):
-                return
-        self._remove_unreadable(root, version, transaction)
-        raise CommitRefused(
-            f"the table {table.id} was renamed or dropped while version {version} was committed at "
-            f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
-        )
-
-    def _moved(
-        self, table: Table, entry: ManifestEntry | None, view: CatalogView, before: CatalogView
-    ) -> Iterator[Table]:
-        """Yield what a table may be since the view ``before``: the table of its name, or one with a new entry.
-
-        A rename out of a V1 directory enters the new name in the manifest. Tables that only the directory lists come
-        last, and reading them costs requests.
-        """
-        if entry is not None and entry.location != table.location:
-            yield Table.from_entry(entry)
-        if not view.guarantees.lists_directories or not view.guarantees.locations:
-            return
-        for each in takewhile(lambda each: not each.listed, view.descendants(ObjectId(()))):
-            if each.object_type != TABLE or each.location is None or v1_table(each.location) is not None:
-                continue
-            known = before.find(each.object_id)
-            if each.object_id != table.id.key and (known is None or known.location != each.location):
-                yield Table.from_entry(each)
-
-    def _remove_unreadable(self, root: DatasetRoot, version: int, transaction: str) -> None:
-        """Remove a new version whose files a drop or a rename has removed.
-
-        A V1 directory with a version is a table, and a new table there would continue after the version. A drop or a
-        rename lists the manifests that it removes, and removes the files after them. So the files of a version that it
-        has missed may still exist for a moment.
-        """
-        commits = self._ledger.commits
-        if not commits.rows.guarantees.derived:
-            return
-        with suppress(LancekeepError):  # the commit is refused in any case
-            for pause in _PAUSES:
-                commits.retry.sleep(pause)
-                commits.lineage.forget()  # a new table may have the version by now
-                row = commits.retry.call(partial(commits.final_object, root, version))
-                found = None if row is None else commits.lineage.base(root, row)
-                if row is None or found is None or transaction not in ("", found.transaction):
-                    return
-                if not commits.lineage.keeps_files(root, row):
-                    commits.retry.call(partial(commits.objects.delete, row.path))
-                    commits.objects.prune(root.key)
-                    return
-
-    def _is_copied(self, old: DatasetRoot, new: DatasetRoot, version: int, transaction: str) -> bool:
-        """Return whether a table that moved has the same version in both directories.
-
-        The old directory may be empty by now. The transaction is known, or else the manifest is in memory.
-        """
-        commits, found = self._ledger.commits, []
-        row = commits.retry.call(partial(commits.final_object, new, version))
-        if row is None:
-            return False
-        if transaction:
-            copied = commits.lineage.base(new, row)
-            return copied is not None and copied.transaction == transaction
-        for root in (old, new):
-            at = attrs.evolve(row, base_uri=root.base_uri, path=root.versions_key + row.path.rpartition("/")[2])
-            found.append(commits.lineage.base(root, at))
-        return found[0] is not None and found[0] == found[1]
 
     def resolve(self, token: CommitToken | str) -> Outcome | AllCommitted:
         """Settle a commit of unknown outcome; see `Catalog.resolve`."""
@@ -651,14 +504,6 @@ def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> 
         winner = "another" if outcome.winner is None else f"{outcome.winner.path} ({outcome.winner.committer})"
         raise VersionTaken(f"{name}: the version is taken by {winner}; nothing was committed")
     return outcome
-
-
-def _nothing() -> None:
-    """Check nothing."""
-
-
-def _accept(committed: Committed) -> None:
-    """Accept any version."""
 
 
 def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:

@@ -43,6 +43,13 @@ class Relocation:
         self._references: dict[str, bytes] = {}
         self._is_the_table = False
 
+    def begin(self) -> None:
+        """Copy most of the table, so that `copy` takes a short time.
+
+        Writers may commit faster than the copy. Raises the errors of `copy`.
+        """
+        self._catch_up()
+
     def copy(self) -> None:
         """Copy the table. `carry_over` copies later commits at the source.
 

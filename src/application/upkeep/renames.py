@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.mem_wal import MemWal
 from lancekeep.application.entries.places import Places
@@ -11,9 +13,12 @@ from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.upkeep.digest_recorder import DigestRecorder
 from lancekeep.application.upkeep.relocation import Relocation
 from lancekeep.domain.catalog import CatalogView, Change
-from lancekeep.domain.errors import Damaged
+from lancekeep.domain.errors import ConcurrentModification, Damaged, LancekeepError
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.table import Table, find_table, rename_table, v1_table
+from lancekeep.domain.table import Table, announce_move, find_table, moving_to, rename_table, stop_move, v1_table
+
+_ROUNDS = 10
+"""How often a rename that writers have stopped begins to move the files again."""
 
 _MOVING = "renamed, because its files would move"
 _RENAME_IN_PLACE = "A catalog opened with mode='v2' renames the table without moving its files."
@@ -55,11 +60,11 @@ class Renames:
         moving = places.moving_marker(reserved)
         objects.put(moving, table.location.encode())
         try:
-            move.copy()
-            self._mem_wal.refuse_writers(table, _MOVING)  # a writer may have set LSM writes up since
-            self._removal.clones.record_dataset(reserved.location)
-            renamed = self._enter(table, target, reserved.location)
+            move.begin()
+            renamed = self._switch(move, table, reserved)
         except (*DEFINITE, Damaged):
+            with suppress(LancekeepError):  # a writer removes the record otherwise
+                self._ledger.apply(lambda view: (stop_move(view, table, reserved.location), None))
             self._removal.remove(reserved, copied=True)
             raise
         move.carry_over()
@@ -69,9 +74,43 @@ class Renames:
         objects.delete(moving)
         return renamed
 
+    def _switch(self, move: Relocation, table: Table, reserved: Table) -> Table:
+        """Enter a copied table under its new name, with every version that is acknowledged.
+
+        Once the entry records the move, each writer waits with its commit, or removes the record.
+        """
+        target, location = reserved.id, reserved.location
+        for _ in range(_ROUNDS):
+            self._ledger.apply(lambda view: (announce_move(view, table, target, location), None))
+            move.copy()
+            self._mem_wal.refuse_writers(table, _MOVING)  # a writer may have set LSM writes up since
+            self._removal.clones.record_dataset(location)
+            with suppress(_MoveStopped):
+                return self._enter(table, target, location)
+        raise ConcurrentModification(
+            f"{table.id}: writers did not wait while the files of the table moved for its new name {target}; nothing "
+            "was changed. Rename the table again when fewer writers are active."
+        )
+
     def _enter(self, table: Table, target: ObjectId, location: str) -> Table:
         def decide(view: CatalogView) -> tuple[list[Change], Table]:
             changes = rename_table(view, table, target, location)
+            if location != table.location:
+                _require_announced(view, table, location)
             return changes, Table(target, location, find_table(view, table.id).properties)
 
         return self._ledger.apply(decide, effect=lambda renamed: renamed)
+
+
+class _MoveStopped(ConcurrentModification):
+    """A writer has removed the record that the files move."""
+
+
+def _require_announced(view: CatalogView, table: Table, location: str) -> None:
+    announced = moving_to(view, table)
+    if announced is None:
+        raise _MoveStopped(f"{table.id}: a writer did not wait while the files of the table moved")
+    if announced != location:
+        raise ConcurrentModification(
+            f"{table.id}: another rename moves the files of the table, to {announced!r}; nothing was changed"
+        )
