@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from lancekeep.domain.errors import Unsupported
 from lancekeep.format.arrow_metadata import fields_with
 
 ROWS = 8192
@@ -50,14 +51,26 @@ def sealed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
 
 
 def _packed(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [_own_values(column.combine_chunks()) for column in table.columns]
+    columns = [_own_values(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _own_values(column: pa.Array) -> pa.Array:
-    """Return a column; if it is a dictionary, with the values alone that its rows have."""
-    if not isinstance(column, pa.DictionaryArray):
-        return column
+def _own_values(column: pa.ChunkedArray, name: str) -> pa.Array:
+    """Return a column; if it is a dictionary, with the values alone that its rows have.
+
+    Raises:
+        Unsupported: It has more values than a dictionary of its type can have.
+    """
     kind = column.type
-    own = column.dictionary_decode().dictionary_encode()
-    return pa.DictionaryArray.from_arrays(own.indices.cast(kind.index_type), own.dictionary, ordered=kind.ordered)
+    if not pa.types.is_dictionary(kind):
+        return column.combine_chunks()
+    values = pa.concat_arrays([each.dictionary_decode() for each in column.chunks])  # nulls may be in dictionaries
+    own = values.dictionary_encode()
+    try:
+        indices = own.indices.cast(kind.index_type)
+    except pa.ArrowInvalid as error:
+        raise Unsupported(
+            f"the column {name!r} has more values in {ROWS:,} rows than its type {kind} can have in one batch; query "
+            "fewer rows, or leave the column out"
+        ) from error
+    return pa.DictionaryArray.from_arrays(indices, own.dictionary, ordered=kind.ordered)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error
 from lancekeep.domain.errors import InvalidInput, LancekeepError, origin
+from lancekeep.entrypoints.namespace.dictionaries import OPTIONS, Dictionaries
 
 
 class Incoming:
@@ -74,10 +76,20 @@ class Incoming:
 def file_of(reader: pa.RecordBatchReader) -> bytes:
     """Return a stream of batches as an Arrow IPC file."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
+    write_batches(reader, sink)
     return bytes(sink.getvalue())
+
+
+def write_batches(reader: pa.RecordBatchReader, sink: Any) -> None:
+    """Write a stream of batches as an Arrow IPC file.
+
+    If a batch fails, the file stays without its footer, so no client takes it for complete.
+    """
+    dictionaries = Dictionaries()
+    writer = pa.ipc.new_file(sink, reader.schema, options=OPTIONS)
+    for batch in reader:
+        writer.write_batch(dictionaries.merged(batch))
+    writer.close()
 
 
 def translated(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:

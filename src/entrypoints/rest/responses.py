@@ -13,6 +13,7 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 
 from lancekeep.adapters.rest.routes import Body
+from lancekeep.entrypoints.namespace.streams import write_batches
 from lancekeep.entrypoints.rest.channel import ResponseBody
 from lancekeep.entrypoints.rest.errors import Problem
 from lancekeep.entrypoints.rest.requests import DELIMITER, JSON, Call
@@ -51,15 +52,9 @@ def refusal_of(problem: Problem, request_id: str) -> JSONResponse:
 
 
 def write_file(reader: pa.RecordBatchReader, body: ResponseBody) -> None:
-    """Write record batches as an Arrow IPC file.
-
-    If a batch fails, the file stays without its footer, so no client takes it for complete.
-    """
+    """Write record batches as an Arrow IPC file."""
     with reader:
-        writer = pa.ipc.new_file(pa.PythonFile(body, mode="w"), reader.schema)
-        for batch in reader:
-            writer.write_batch(batch)
-        writer.close()
+        write_batches(reader, pa.PythonFile(body, mode="w"))
 
 
 def fields_of(answer: Any) -> Any:
