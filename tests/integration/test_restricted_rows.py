@@ -497,7 +497,7 @@ def texts(*numbers: int) -> pa.Table:
 
 INDEXES: dict[str, dict[str, Any]] = {
     "text": {"stem": True, "with_position": True},
-    "tags": {},
+    "tags": {"custom_stop_words": ["x", "bird"]},
     "box.note": {"base_tokenizer": "ngram"},
 }
 
@@ -531,6 +531,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "a word": {"full_text_query": text("cat", "text")},
     "words": {"full_text_query": text("running bird", "text")},
     "a list": {"full_text_query": text("dog", "tags")},
+    "a stop word of the index": {"full_text_query": text("cat bird", "tags")},
     "a field": {"full_text_query": text("cat", "box.note")},
     "two columns": {"full_text_query": text("cat", "text", "tags")},
     "a phrase": {"full_text_query": structured({"phrase": {"terms": "cat bird", "column": "text"}})},

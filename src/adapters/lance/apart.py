@@ -43,8 +43,16 @@ def _indexes(dataset: Any, rows: pa.Table) -> Mapping[str, Mapping[str, Any]]:
     for index in dataset.describe_indices():
         for path in index.field_names if index.index_type == _INVERTED else ():
             if path.split(".")[0].strip("`") in rows.column_names and path not in found:
-                given = {name: value for name, value in (index.details or {}).items() if value is not None}
+                given = {name: value for name, value in _parameters(dataset, index).items() if value is not None}
                 if "document_granularity" in given:
                     given["document_granularity"] = fts.DocumentGranularity(given["document_granularity"])
                 found[path] = given
+    return found
+
+
+def _parameters(dataset: Any, index: Any) -> dict[str, Any]:
+    """Return the parameters of a full-text index; its description lacks some, such as its own stop words."""
+    built = dataset.stats.index_stats(index.name).get("indices") or [{}]
+    found = {**(index.details or {}), **built[0].get("params", {})}
+    found.pop("lance_tokenizer", None)  # the engine takes it from the type of the column, and refuses it
     return found
