@@ -33,6 +33,21 @@ ROWS: dict[str, list[tuple[str, str]]] = {
         ("{tables} tables, local files: list 100, deep page", "list 100 of {tables} tables"),
         ("{tables} tables, local files: declare", "declare a table beside {tables}"),
     ],
+    "spark": [
+        ("write, narrow: SQL", "Spark SQL: write a table of 4 columns"),
+        ("write, vectors: SQL", "Spark SQL: write vectors"),
+        ("read two columns: SQL", "Spark SQL: read two columns beside vectors"),
+        ("lookup by key: SQL", "Spark SQL: one key, without an index"),
+        ("lookup by key, BTREE: SQL", "Spark SQL: one key, with a B-tree"),
+        ("lookup with vector: SQL", "Spark SQL: one key with its vector"),
+        ("join with 1,000 rows: SQL", "Spark SQL: a join with 1,000 rows"),
+        ("wide aggregate: SQL", "Spark SQL: ten aggregates in 50 groups"),
+        ("LIMIT 3 of 2,000 columns: SQL", "Spark SQL: `LIMIT 3` of 2,000 columns"),
+        ("kNN, 10 of all: SQL", "Spark SQL: the 10 nearest vectors"),
+        ("MERGE of 1 %: SQL", "Spark SQL: `MERGE` of 1 % of the rows"),
+        ("UPDATE beside vectors: SQL", "Spark SQL: `UPDATE` of a column beside vectors"),
+        ("add a column: backfill", "Spark: a new column beside vectors, by `backfill`"),
+    ],
     "startup": [
         ("import lancekeep", "`import lancekeep`, with the interpreter"),
         ("lancekeep --help", "`lancekeep --help`, with the interpreter"),
@@ -67,7 +82,8 @@ def row(name: str, figure: dict[str, Any]) -> str:
         return f"| {name} | {shown(ours)} {unit} | | |"
     peer = figure["peer"]
     better = ours / peer if "per second" in unit else peer / ours
-    return f"| {name} | {shown(ours)} {unit} | {shown(peer)}, {figure['against']} | {shown(better)} times better |"
+    ratio = f"{shown(better)} times better" if better >= 1 else f"{shown(1 / better)} times worse"
+    return f"| {name} | {shown(ours)} {unit} | {shown(peer)}, {figure['against']} | {ratio} |"
 
 
 def shown(value: float) -> str:
