@@ -139,7 +139,8 @@ class Base:
 
     Attributes:
         version: its number.
-        transaction: the name of its transaction file, which no other version has.
+        transaction: the name of its transaction file, which no other version has. Version 0 has none: the content of
+            the marker by which the directory of the table is reserved.
         branch: the branch, or None for the table itself.
     """
 

@@ -103,7 +103,7 @@ class LanceEngine:
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode, *, stable_row_ids: bool = False) -> Committed:
         self._before_commit(table, None)
-        if mode is WriteMode.CREATE and not self._managed(table):
+        if mode is WriteMode.CREATE and self._described(table).managed_versioning is not True:
             return self._create(table, data, stable_row_ids=stable_row_ids)
         if mode is WriteMode.APPEND:
             return self._append(table, data)
@@ -199,6 +199,8 @@ class LanceEngine:
         self, plan: WritePlan, fragments: Sequence[Any], properties: Mapping[str, str], *, exactly: bool
     ) -> Committed:
         self._before_commit(plan.table, None)
+        if plan.base is not None and not plan.read_version:
+            self._described(plan.table)  # the engine hides that the table does not exist
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
         channel = Channel(namespace, after=plan.read_version if exactly else None)
         return _committed(channel, self._commit(plan, fragments, properties, channel, exactly=exactly))
@@ -240,7 +242,7 @@ class LanceEngine:
             lance.LanceOperation.Append(metadata) if appends else lance.LanceOperation.Overwrite(plan.schema, metadata)
         )
         # With a base, the directory may become another table's: the catalog compares the base, whatever the store.
-        managed = managed or exactly or plan.base is not None or self._managed(plan.table)
+        managed = managed or exactly or plan.base is not None or self._manages(plan)
         # A repetition of an exact commit cannot succeed, and the engine waits before it for several times the duration
         # of the first attempt. Without a table, the engine finds out by a repetition that another writer has created
         # the table.
@@ -391,9 +393,23 @@ class LanceEngine:
         self._on_open(table, [base.path for base in dataset.base_paths().values()])
         return dataset
 
-    def _managed(self, table: ObjectId) -> bool:
+    def _manages(self, plan: WritePlan) -> bool:
+        """Return whether the namespace manages the versions of the table of a plan.
+
+        Raises:
+            CommitRefused: The table has another directory than the plan.
+        """
+        described = self._described(plan.table)
+        if described.managed_versioning is not True and described.location != plan.uri:
+            raise CommitRefused(
+                f"the table {plan.table} was dropped and created again, or moved, since the write began: it is at "
+                f"{described.location!r}, and not at {plan.uri!r}. Nothing was committed: begin the write again"
+            )
+        return described.managed_versioning is True
+
+    def _described(self, table: ObjectId) -> Any:
         with _translated(table, Channel(self._namespace)):
-            return self._namespace.describe_table({"id": list(table.names)}).managed_versioning is True
+            return self._namespace.describe_table({"id": list(table.names)})
 
 
 def _base_of(dataset: Any, branch: str | None = None) -> Base:

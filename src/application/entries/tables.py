@@ -332,6 +332,8 @@ class Tables:
                     "`lancekeep fsck` says what they are."
                 )
             table = attrs.evolve(table, location=self._places.new_location(table.id))
+        if not content and self._is_listed(table):  # an id tells this table from a later one of the same name
+            content = self._ledger.new_id().encode()
         is_new = chosen and table.location.endswith(f"_{table.id.key}")
         if content or not is_new or self._ledger.marks(table):
             self._mark(table, content)
@@ -409,12 +411,9 @@ class Tables:
         with suppress(LancekeepError):
             table = Table.from_entry(former)
             root, marker = self._places.dataset_root(table), self._places.reserved_marker(table)
-            if (
-                self._ledger.view().owner_of(table.location) is None
-                and self._places.contents(root) == [marker]
-                and self._places.objects.get(marker) == MARKER_CONTENT  # else a deep clone is being made
-                and self._ledger.commits.latest(root) is None
-            ):
+            is_free = self._ledger.view().owner_of(table.location) is None
+            is_bare = is_free and self._places.contents(root) == [marker] and self._places.begun_clone(table) is None
+            if is_bare and self._ledger.commits.latest(root) is None:
                 self._release(table)
 
     def _prescribed_location(self, object_id: ObjectId, view: CatalogView) -> str | None:

@@ -12,7 +12,13 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.domain.catalog import CatalogView, Lookup
 from lancekeep.domain.commit import Committed
-from lancekeep.domain.errors import CommitRefused, ConcurrentModification, LancekeepError, StoreUnavailable
+from lancekeep.domain.errors import (
+    CommitRefused,
+    ConcurrentModification,
+    LancekeepError,
+    ObjectNotFound,
+    StoreUnavailable,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
@@ -45,6 +51,47 @@ class MovedTables:
             before, first = self._before_commit(table, self._ledger.recent()), first or branch is not None
             return partial(self._require_unmoved, table, branch, version, before, first=first)
         return _nothing if branch is None else partial(self._require_here, table, branch)
+
+    def reservation(self, table: Table) -> str:
+        """Return what identifies a table without a version in a V1 directory.
+
+        It is the content of the marker; without a marker, the text is empty.
+        """
+        retry, objects = self._ledger.commits.retry, self._places.objects
+        try:
+            return retry.call(partial(objects.get, self._places.reserved_marker(table))).decode(errors="replace")
+        except ObjectNotFound:
+            return ""
+
+    def confirming_reservation(self, reservation: str) -> Callable[..., Confirm]:
+        """Return `confirming` for a table that has to have this reservation.
+
+        The version is the first. Calling the function raises `CommitRefused` if the table was dropped, and perhaps
+        created again.
+        """
+
+        def confirming(table: Table, version: int, *, first: bool, branch: str | None = None) -> Confirm:
+            self._require_reserved(table, reservation)
+            confirm = self.confirming(table, version, first=first, branch=branch)
+
+            def confirm_reserved(transaction: str) -> None:
+                confirm(transaction)
+                try:
+                    self._require_reserved(table, reservation)
+                except CommitRefused:
+                    self._is_carried_over(self._places.dataset_root(table), [], version, transaction)
+                    raise
+
+            return confirm_reserved
+
+        return confirming
+
+    def _require_reserved(self, table: Table, reservation: str) -> None:
+        if self.reservation(table) != reservation:
+            raise CommitRefused(
+                f"the table {table.id} was dropped since the write began, and may have been created again. Nothing was "
+                f"committed at {table.location!r}: begin the write again"
+            )
 
     def native_check(self, object_id: ObjectId, branch: str | None) -> Callable[[Committed], object]:
         ledger = self._ledger

@@ -282,6 +282,10 @@ class Versions:
         if version != 1:
             self.require_one_scheme(table, branch)
         self.columns.require_kept(table, branch, lambda: self._places.objects.get(manifest_path))
+        base, confirm = _base_at(table, branch, base), self.moved.confirming
+        if base is not None and base.version == 0:
+            confirm = self.moved.confirming_reservation(base.transaction)
+            base = None
         outcome = self._ledger.commits.commit(
             self._places.dataset_root(table).branch(branch),
             version,
@@ -289,9 +293,9 @@ class Versions:
             size,
             branch=branch is not None,
             check=self.check,
-            base=_base_at(table, branch, base),
+            base=base,
             ahead=ahead,
-            confirm=self.moved.confirming(table, version, first=version == 1, branch=branch),
+            confirm=confirm(table, version, first=version == 1, branch=branch),
         )
         if branch is None:
             self.lines.note_other(table.id, won=not isinstance(outcome, Conflict))

@@ -53,6 +53,7 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.domain.lineage import Base
 from lancekeep.domain.managed import by_storage
 from lancekeep.domain.row_rules import Rules
 from lancekeep.domain.stable_row_ids import stated_row_ids, wants_stable_row_ids, with_row_ids
@@ -198,8 +199,11 @@ class Writes:
             )
         version = 0 if latest is None else latest.version
         base = None
-        if latest is not None and v1_table(table.location) is not None:
-            base = self._ledger.commits.lineage.base(root, latest)
+        if v1_table(table.location) is not None:
+            if latest is None:
+                base = Base(0, self._versions.moved.reservation(table))
+            else:
+                base = self._ledger.commits.lineage.base(root, latest)
         uri, options = self._places.uri(table), self._places.storage_options
         rules = table.rules
         return WritePlan(
