@@ -20,6 +20,7 @@ from lancekeep.application.upkeep.maintenance import Maintenance, MaintenanceAct
 from lancekeep.application.upkeep.manifest_names import ManifestNamesMigration, RenamedManifests
 from lancekeep.application.upkeep.migration import MigrationProgress, MigrationReport, migrate
 from lancekeep.application.upkeep.quota_usage import QuotaUsage
+from lancekeep.application.upkeep.refused_writes import RefusedWrites
 from lancekeep.application.upkeep.table_checks import TableChecks
 from lancekeep.application.upkeep.table_relocation import RelocationReport, TableRelocation
 from lancekeep.application.upkeep.tiering import Tiering, TieringReport
@@ -59,11 +60,11 @@ class Upkeep:
 
         Args:
             repair: Repair what can be repaired without loss. In the catalog, this removes directories without a table
-                to which no entry refers, records of dropped tables that cannot be brought back, deep clones that were
-                stopped, markers that hide a table of the catalog, and files of the manifest table that no version
-                needs. It completes purges. In tables, it publishes decided versions, makes rows
-                and manifests agree, and removes staged manifests that lost, incomplete files, and tags of missing
-                versions.
+                to which no entry refers, files that refused writers left in a V1 directory, records of dropped tables
+                that cannot be brought back, deep clones that were stopped, markers that hide a table of the catalog,
+                and files of the manifest table that no version needs. It completes purges. In tables, it publishes
+                decided versions, makes rows and manifests agree, and removes staged manifests that lost, incomplete
+                files, and tags of missing versions.
             grace: A time span, or seconds. Younger objects are not removed. It must exceed the longest operation plus
                 the clock skew of the storage. 0 disables the check.
             remove_tables: With ``repair``, also remove tables to which no entry refers, including deregistered ones.
@@ -106,7 +107,8 @@ class Upkeep:
             return checks.run(chosen, places.dataset_root, repair=repair, progress=progress)
         report = fsck.run(repair=repair)
         of_events = (Finding(Kind.EVENTS, path, meaning) for path, meaning in self._event_defects(deep))
-        report = attrs.evolve(report, findings=(*report.findings, *of_events))
+        refused = RefusedWrites(ledger, places, own.tables.remove_unwritten, span, fsck.now).run(repair=repair)
+        report = attrs.evolve(report, findings=(*report.findings, *refused, *of_events))
         if not deep:
             return report
         within = checks.run(list(own.tables.usable()), places.dataset_root, repair=repair, progress=progress)
