@@ -92,9 +92,14 @@ def typed(constant: Constant, column: ColumnType) -> str | None:
     if element in _FLOATS or element.startswith("dict:"):
         return None
     found = _typed(constant.kind, constant.text, element, "")
-    if found is None or "(" in found or not _INTEGER.fullmatch(element):
+    if found is None or found.startswith("arrow_cast("):
         return found
-    return f"arrow_cast('{found}', '{element.replace('ui', 'UI').replace('i', 'I', 1)}')"
+    if _INTEGER.fullmatch(element):
+        return f"arrow_cast('{found}', '{element.replace('ui', 'UI').replace('i', 'I', 1)}')"
+    # The engine compares elements with constants of their very type.
+    base, _, width = element.partition(":")
+    exact = {"large_binary": "LargeBinary", "fixed_size_binary": f"FixedSizeBinary({width})", "date64": "Date64"}
+    return f"arrow_cast({found}, '{exact[base]}')" if base in exact else found
 
 
 def _typed(kind: str, text: str, logical: str, extension: str) -> str | None:

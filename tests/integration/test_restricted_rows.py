@@ -206,6 +206,19 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], list[Rule]]] = {
         [[dt.date(2020, 1, 1)], []],
         [("array_has(c, DATE '2020-01-01')", lambda c: bool(c))],
     ),
+    **{
+        f"list of {kind}": (
+            pa.list_(kind),
+            [[b"ab"], [], [b"\xff\xff", None]],
+            [("array_has(c, X'6162')", lambda c: b"ab" in c)],
+        )
+        for kind in (pa.binary(), pa.large_binary(), pa.binary(2))
+    },
+    "list of long dates": (
+        pa.list_(pa.date64()),
+        [[dt.date(2020, 1, 1)], [], [None]],
+        [("array_has(c, '2020-01-01')", lambda c: c == [dt.date(2020, 1, 1)])],
+    ),
     "list of decimals": (
         pa.list_(pa.decimal128(10, 2)),
         [[Decimal("1.10")], [Decimal(2)], []],
