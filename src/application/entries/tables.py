@@ -411,8 +411,9 @@ class Tables:
         with suppress(LancekeepError):
             table = Table.from_entry(former)
             root, marker = self._places.dataset_root(table), self._places.reserved_marker(table)
-            is_free = self._ledger.view().owner_of(table.location) is None
-            is_bare = is_free and self._places.contents(root) == [marker] and self._places.begun_clone(table) is None
+            if self._ledger.view().owner_of(table.location) is not None or self._places.contents(root) != [marker]:
+                return
+            is_bare = self._places.objects.get(marker) == MARKER_CONTENT  # else a deep clone is being made
             if is_bare and self._ledger.commits.latest(root) is None:
                 self._release(table)
 
