@@ -10,6 +10,7 @@ import re
 
 import attrs
 
+from lancekeep.domain.batches import is_repeated
 from lancekeep.domain.catalog import CatalogView, SetProperties
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.domain.partitioning import RECORD
@@ -46,11 +47,11 @@ class Batch:
         """Return whether a catalog has the batch.
 
         Raises:
-            Refused: There is no record of earlier batches.
+            Refused: There is no record of earlier batches, or one of a later batch.
         """
         last = view.properties.get(self._property)
         if last is not None and _NUMBER.fullmatch(last):
-            return int(last) >= self.number
+            return is_repeated("the partitioned table", self.query, int(last), self.number)
         if self.number and not self.ignores_missing:
             raise Refused(
                 f"the partitions hold no batch of the query {self.query}, whose next batch is {self.number}: they were "

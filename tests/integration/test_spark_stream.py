@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j is published without types
@@ -356,6 +357,89 @@ def test_sink_that_was_dropped_and_recreated_is_refused(options: dict[str, str],
     assert ids(catalog, "sink") == [2, 100, 101, 102]
 
 
+def test_batch_of_an_older_checkpoint_is_refused(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    for number in range(3):
+        sink = writer(options)
+        sink.commit(written(sink, number), number)
+    sink = writer(options)
+    with pytest.raises(lancekeep.Refused, match=r"sink has batch 2 of the query q, which comes with batch 1 again"):
+        sink.commit(written(sink, 1, 2, 3), 1)  # Spark plans batch 1 again, with rows that were added since
+    assert ids(catalog, "sink") == [0, 1, 2]
+
+
+def test_table_and_checkpoint_are_restored_together(options: dict[str, str], catalog: lancekeep.Catalog) -> None:
+    for number in range(3):
+        sink = writer(options)
+        sink.commit(written(sink, number), number)
+    catalog.versions.restore("sink", 2)  # version 2 ends with batch 0
+    for _ in range(2):
+        sink = writer(options)
+        sink.commit(written(sink, 1, 2, 3), 1)
+    assert ids(catalog, "sink") == [0, 1, 2, 3]
+
+
+def test_restore_while_a_batch_is_committed_is_noticed(
+    options: dict[str, str], catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        sink = writer(options)
+        sink.commit(written(sink, number), number)
+    add(catalog, 100, table="sink")
+    sink = writer(options)
+    answer = written(sink, 3)
+    commit = lancekeep.Catalog.commit_fragments
+
+    def overtaken(self: lancekeep.Catalog, *given: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        catalog.versions.restore("sink", 1)  # before both batches
+        return commit(self, *given, **named)
+
+    monkeypatch.setattr(lancekeep.Catalog, "commit_fragments", overtaken)
+    with pytest.raises(lancekeep.Refused, match="sink holds no batch of the query q, whose next batch is 2"):
+        sink.commit(answer, 2)
+    assert ids(catalog, "sink") == []
+
+
+def test_sink_that_was_replaced_by_a_shorter_table_is_refused(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    for number in range(3):
+        add(catalog, number, table="sink")
+    sink = writer(options)
+    answer = written(sink, 3)
+    catalog.drop_table("sink")
+    add(catalog, 100, table="sink")
+    with pytest.raises(lancekeep.Refused, match="was dropped and created again while a batch was written"):
+        sink.commit(answer, 0)
+    assert ids(catalog, "sink") == [100]
+
+
+CHANGES_OF_COLUMNS: dict[str, Callable[[Any], Any]] = {
+    "added": lambda table: table.add_columns({"more": "id"}),
+    "retyped": lambda table: table.alter_columns({"path": "id", "data_type": pa.int32()}),
+    "renamed": lambda table: table.alter_columns({"path": "id", "name": "key"}),
+    "replaced": lambda table: lance.write_dataset(pa.table({"id": ["a"]}), table.uri, mode="overwrite"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_COLUMNS)
+def test_batch_is_refused_if_its_columns_change_while_it_is_written(tmp_path: Path, change: str) -> None:
+    options = {"root": str(tmp_path / "lake")}
+    with lancekeep.connect(options["root"]) as catalog:
+        add(catalog, 1, table="sink")
+        sink = writer(options)
+        answer = written(sink, 2)
+        CHANGES_OF_COLUMNS[change](catalog.open("sink"))
+        stored = catalog.open("sink").to_table()
+        if change == "added":
+            sink.commit(answer, 0)
+            assert catalog.open("sink").to_table().to_pylist() == [{"id": 1, "more": 1}, {"id": 2, "more": None}]
+            return
+        with pytest.raises(lancekeep.ConcurrentModification, match="changed the columns while a batch was written"):
+            sink.commit(answer, 0)
+        assert catalog.open("sink").to_table() == stored
+
+
 @pytest.mark.parametrize("managed", [True, False])
 def test_one_of_racing_processes_commits_batch(options: dict[str, str], managed: bool) -> None:
     """The commit of a killed driver may still be in progress when the next driver repeats the batch."""
@@ -457,6 +541,17 @@ def test_stream_without_a_python_process_says_what_to_check(
         monkeypatch.setattr(python_source, "_source", unconnected)
         rows = spark.readStream.table("lake.source").writeStream.trigger(availableNow=True)
         with pytest.raises(StreamingQueryException, match=r"failed to connect back\. Check that the Python which"):
+            rows.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("lake.sink").awaitTermination()
+
+
+@pytest.mark.parametrize("starts", ["reads", "writes"])
+def test_stream_of_a_named_table_names_an_unknown_option(spark: SparkSession, tmp_path: Path, starts: str) -> None:
+    given = {"reads": {}, "writes": {}, starts: {"replaceWhere": "id = 1"}}
+    with lancekeep.spark.install(spark, "lake", str(tmp_path / "lake")) as catalog:
+        add(catalog, 1)
+        add(catalog, 2, table="sink")
+        rows = spark.readStream.options(**given["reads"]).table("lake.source").writeStream.options(**given["writes"])
+        with pytest.raises(StreamingQueryException, match="unknown option 'replacewhere' of lancekeep"):
             rows.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("lake.sink").awaitTermination()
 
 

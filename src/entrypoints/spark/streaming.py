@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, Write
 from pyspark.sql.types import StructType
 
 from lancekeep.application.catalog import Catalog
+from lancekeep.domain.batches import is_repeated
 from lancekeep.domain.errors import (
     ConcurrentModification,
     InvalidInput,
@@ -30,7 +31,7 @@ from lancekeep.entrypoints.spark.batch import Written, begin_first_write, existi
 from lancekeep.entrypoints.spark.changes import CHANGE_COLUMNS, Step, initial_step, steps
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.options import ROW_IDS, Options
-from lancekeep.entrypoints.spark.projection import SchemaHistory, lacks, origins_by_id
+from lancekeep.entrypoints.spark.projection import SchemaHistory, columns_of, lacks, origins_by_id
 from lancekeep.entrypoints.spark.reading import (
     MOST_PARTITIONS,
     Fragment,
@@ -441,7 +442,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 with suppress(ConcurrentModification):  # a concurrent writer created it; appends check its schema
                     catalog.commit_fragments(begin_first_write(catalog, self._table, wanted, stable), [], exactly=True)
             self._plan = catalog.begin_write(self._table, wanted, self._mode, stable_row_ids=stable)
-            self._identity = identity(catalog.open(self._table, self._plan.read_version))
+            dataset = catalog.open(self._table, self._plan.read_version)
+            self._identity, self._columns = identity(dataset), columns_of(dataset)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQuery:
         query = query_id()
@@ -462,7 +464,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             for _ in range(_ATTEMPTS):
                 plan = catalog.begin_write(self._table, self._plan.schema, self._mode)
                 dataset = catalog.open(self._table, plan.read_version)
-                self._require_same(catalog, dataset)
+                self._require_same(catalog, dataset, plan.uri)
                 if self._is_committed(dataset, looked_at, query, batchId):
                     return
                 looked_at = plan.read_version
@@ -478,35 +480,45 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: uncommitted fragments are invisible until clean-up."""
 
-    def _require_same(self, catalog: Catalog, dataset: Any) -> None:
-        """Check that the tasks write to this table.
+    def _require_same(self, catalog: Catalog, dataset: Any, uri: str) -> None:
+        """Check that the tasks write to this table, and to its columns.
 
         Raises:
             Refused: The table was dropped and created again since the writer was created.
+            ConcurrentModification: Another writer changed the columns since; Spark repeats the batch.
         """
         version = self._plan.read_version
-        with suppress(VersionNotFound):  # cleaned up
-            if (
-                identity(dataset if dataset.version == version else catalog.open(self._table, version))
-                == self._identity
-            ):
-                return
+        is_same = uri == self._plan.uri and dataset.version >= version
+        if is_same:
+            with suppress(VersionNotFound):  # cleaned up
+                seen = dataset if dataset.version == version else catalog.open(self._table, version)
+                is_same = identity(seen) == self._identity
+        if not is_same:
             raise Refused(
                 f"{self._table} was dropped and created again while a batch was written; nothing was committed. Start "
                 "the query with a new checkpoint to write all rows of its source to the new table."
+            )
+        # The files of the tasks name columns by the ids of fields, which a retyped or replaced column does not keep.
+        if self._mode == "append" and not set(self._columns) <= set(columns_of(dataset)):
+            raise ConcurrentModification(
+                f"{self._table}: another writer changed the columns while a batch was written; nothing was committed. "
+                "Start the query again with its checkpoint."
             )
 
     def _is_committed(self, dataset: Any, looked_at: int, query: str, batch: int) -> bool:
         """Return whether a version after ``looked_at`` holds the batch.
 
-        The query's last commit, usually the latest version, decides. Batch 0 counts as the query's first batch.
+        The query's last commit, usually the latest version, decides; a version that restores an earlier one leads to
+        that version. Batch 0 counts as the query's first batch.
 
         Raises:
-            Refused: Versions that may hold the batch were cleaned up, or the table has no version of the query.
+            Refused: Versions that may hold the batch were cleaned up, the table has no version of the query, or it has
+                a later batch.
         """
-        for version in range(dataset.version, looked_at, -1):
-            properties = _properties(dataset, version)
-            if properties is None:
+        version = dataset.version
+        while version > looked_at:
+            record = _record(dataset, version)
+            if record is None:
                 if batch == 0 or self._ignores_removed:
                     return False
                 raise Refused(
@@ -514,25 +526,39 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     f"{version} were cleaned up, and none since is the query's. If it is not, go on with the option "
                     "ignore_removed_versions=true; keep versions longer than a query stands still."
                 )
+            properties, restored = record
             if properties.get(QUERY) == query:
-                return int(properties[BATCH]) >= batch
+                return is_repeated(self._table, query, int(properties[BATCH]), batch)
+            if restored is None:
+                version -= 1
+            else:
+                version, looked_at = restored, 0
         if batch and not looked_at and not self._ignores_removed:
             raise Refused(
                 f"{self._table} holds no batch of the query {query}, whose next batch is {batch}: the table was "
-                "dropped and created again. Start the query with a new checkpoint to write all rows of its source, or "
-                "continue with the option ignore_removed_versions=true to write only the rows that are left."
+                "dropped and created again, or restored. Start the query with a new checkpoint to write all rows of "
+                "its source, or continue with the option ignore_removed_versions=true to write only the rows that are "
+                "left."
             )
         return False
 
 
-def _properties(dataset: Any, version: int) -> Mapping[str, str] | None:
-    """Return the properties of a version's transaction; None if the version was removed."""
+def _record(dataset: Any, version: int) -> tuple[Mapping[str, str], int | None] | None:
+    """Return the properties of a version's transaction, and the version that it restores.
+
+    Returns:
+        None if the version was removed. The second item is None if the transaction restores no version.
+    """
     try:
         transaction = dataset.read_transaction(version)
     except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
-        return {}
+        return {}, None
     except OSError as error:
         if "not found" in str(error):
             return None
         raise
-    return {} if transaction is None else transaction.transaction_properties or {}
+    if transaction is None:
+        return {}, None
+    operation = transaction.operation
+    restored = int(operation.version) if isinstance(operation, lance.LanceOperation.Restore) else None
+    return transaction.transaction_properties or {}, restored

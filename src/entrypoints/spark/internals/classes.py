@@ -16,7 +16,6 @@ INSERTABLE = "org.apache.spark.sql.sources.InsertableRelation"
 TYPE = "org.apache.spark.sql.types.DataType"
 STRUCT = "org.apache.spark.sql.types.StructType"
 OPTIONS = "org.apache.spark.sql.util.CaseInsensitiveStringMap"
-ANALYSIS_ERROR = "org.apache.spark.sql.AnalysisException"
 QUERY_CONTEXT = "org.apache.spark.QueryContext"
 
 # -- private -------------------------------------------------------------------------------------------------------

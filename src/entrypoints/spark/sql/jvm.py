@@ -102,13 +102,17 @@ class Jvm(Driver):
             return self.java(unchecked)(classes.FREE_TEXT, self._free_text(text))
         return self._runtime_exception(text)
 
-    def throwable(self, exception: Any) -> Any:
-        """Return a Java exception that every method may throw.
+    def throwable(self, exception: Any, declared: tuple[type[LancekeepError], ...] = ()) -> Any:
+        """Return a Java exception that the calling method may throw.
 
-        A proxy hides a checked exception that its method does not declare, and the message with it. The methods of
-        Spark's interfaces declare analysis errors only.
+        A proxy hides a checked exception that its method does not declare, and the message with it.
+
+        Args:
+            exception: The exception.
+            declared: As in `exception`.
         """
-        if self.is_a(exception, "java.lang.RuntimeException", "java.lang.Error", classes.ANALYSIS_ERROR):
+        checked = [_CHECKED[kind] for kind in declared]
+        if self.is_a(exception, "java.lang.RuntimeException", "java.lang.Error", *checked):
             return exception
         text = str(exception.getMessage() or exception.toString())
         return self._runtime_exception(text, exception)
@@ -168,11 +172,12 @@ class Proxy:
 def _translated(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(self: Proxy, *args: Any) -> Any:
+        declared = self._declared.get(method.__name__, ())
         try:
             return method(self, *args)
         except JavaErrors as error:
-            raise Thrown(self._jvm.throwable(java_exception(error))) from error
+            raise Thrown(self._jvm.throwable(java_exception(error), declared)) from error
         except BaseException as error:  # also a panic of native code: Spark would wait for an answer
-            raise Thrown(self._jvm.exception(error, self._declared.get(method.__name__, ()))) from error
+            raise Thrown(self._jvm.exception(error, declared)) from error
 
     return call
