@@ -27,15 +27,23 @@ class Channel:
     storage, for an exact commit, where the catalog has to settle indexes, and with ``guards`` in a directory that may
     become another table's.
     ``admits`` decides whether a version that another writer has committed since may come between.
+    ``fits`` decides whether the commit may follow a version.
     """
 
     def __init__(
-        self, namespace: Any, *, after: int | None = None, exactly: bool = False, guards: bool = False
+        self,
+        namespace: Any,
+        *,
+        after: int | None = None,
+        exactly: bool = False,
+        guards: bool = False,
+        fits: Callable[[int], bool] | None = None,
     ) -> None:
         self.namespace = namespace
         self.after = after
         self._guards = guards
         self.admits: Callable[[int], bool] | None = None
+        self._fits = fits
         self.is_asked = exactly or after is not None
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
@@ -110,6 +118,12 @@ class Channel:
         self.error = None
         if self.after is not None and not self._follows(request["version"]):
             self.error = self._lost(request, self.after + 1)
+            raise self.error
+        if self._fits is not None and not self._fits(request["version"] - 1):
+            self.error = ConcurrentModification(
+                f"{'.'.join(request['id'])}: another writer has dropped, replaced or retyped columns since the rows "
+                "were written; nothing of this call was committed. Write the rows again."
+            )
             raise self.error
         try:
             response: Any = self._context.copy().run(self.namespace.create_table_version, request)

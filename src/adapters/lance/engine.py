@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pyarrow as pa
 from lancekeep.adapters.lance.alignment import aligned, require_storable
 from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
+from lancekeep.adapters.lance.fields import fragment_of, keeping_fields
 from lancekeep.adapters.lance.indexes import trusted_indexes
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
@@ -169,7 +169,7 @@ class LanceEngine:
         with _translated(plan.table, Channel(self._namespace)):
             return lance.LanceDataset.commit(
                 plan.uri,
-                lance.LanceOperation.Overwrite(plan.schema, [_fragment(fragment) for fragment in fragments]),
+                lance.LanceOperation.Overwrite(plan.schema, [fragment_of(fragment) for fragment in fragments]),
                 read_version=0,
                 max_retries=0,
                 enable_v2_manifest_paths=True,
@@ -202,8 +202,10 @@ class LanceEngine:
         if plan.base is not None and not plan.read_version:
             self._described(plan.table)  # the engine hides that the table does not exist
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
-        channel = Channel(namespace, after=plan.read_version if exactly else None)
-        return _committed(channel, self._commit(plan, fragments, properties, channel, exactly=exactly))
+        metadata = [fragment_of(fragment) for fragment in fragments]
+        fits = keeping_fields(plan, metadata, lambda version: self.open(plan.table, version, None, None))
+        channel = Channel(namespace, after=plan.read_version if exactly else None, fits=fits)
+        return _committed(channel, self._commit(plan, metadata, properties, channel, exactly=exactly))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
         if plan.mode is not WriteMode.APPEND:
@@ -234,7 +236,7 @@ class LanceEngine:
         managed: bool = False,
         exactly: bool = False,
     ) -> Any:
-        metadata = [_fragment(fragment) for fragment in fragments]
+        metadata = [fragment_of(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         if not appends:
             require_storable(plan.schema)
@@ -426,15 +428,6 @@ def _table_of_frame(data: Any) -> pa.Table:
         f"cannot write a {type(data).__module__}.{type(data).__qualname__}; give a pyarrow Table, RecordBatch or "
         "RecordBatchReader, or a pandas or polars frame"
     )
-
-
-def _fragment(fragment: Any) -> Any:
-    if isinstance(fragment, lance.FragmentMetadata):
-        return fragment
-    try:
-        return lance.FragmentMetadata.from_json(fragment if isinstance(fragment, str) else json.dumps(fragment))
-    except (TypeError, ValueError, KeyError) as error:
-        raise InvalidInput(f"not the metadata of a fragment, nor its JSON: {fragment!r:.200}") from error
 
 
 def _admitted(admits: Callable[[Any, int], bool], dataset: Any, version: int) -> bool:
