@@ -103,3 +103,28 @@ def test_plan_is_refused_if_its_table_is_replaced_during_the_commit(
     assert stored(other) == {}
     assert other.write("t", OTHER, "overwrite").version == 1
     assert stored(other) == {"t": [7]}
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v1", "v2"])
+@pytest.mark.parametrize("afterwards", [None, *AFTERWARDS])
+def test_plan_in_a_transaction_commits_to_its_table_alone(tmp_path: Path, mode: str, afterwards: str | None) -> None:
+    catalog, other = (connect(tmp_path, mode, "sqlite") for _ in range(2))
+    catalog.write("kept", ROWS)
+
+    def run() -> None:
+        with catalog.transaction() as transaction:
+            plan = catalog.begin_write("t", ROWS.schema, "create")
+            transaction.commit_fragments(plan, fragments_of(plan))
+            transaction.write("kept", OTHER, "append")
+            if afterwards is not None:
+                other.drop_table("t", keep=0)
+                AFTERWARDS[afterwards](other)
+
+    if afterwards is None:
+        run()
+        assert stored(other) == {"kept": [1, 7], "t": [1]}
+        return
+    with pytest.raises((lancekeep.LancekeepError, OSError)) as raised:
+        run()
+    assert not isinstance(raised.value, lancekeep.CommitUnknown)
+    assert stored(connect(tmp_path, mode, "sqlite")) == {"kept": [1], **({"t": [7]} if afterwards == "written" else {})}

@@ -11,7 +11,7 @@ from uuid import uuid4
 import attrs
 
 from lancekeep.application.commits.detached_versions import DetachedVersions
-from lancekeep.application.commits.table_commits import Ahead, Check, TableCommits
+from lancekeep.application.commits.table_commits import Ahead, Check, Confirm, TableCommits
 from lancekeep.application.commits.tokens import parse_token
 from lancekeep.application.commits.transaction_commits import Candidate, TransactionCommits
 from lancekeep.application.concurrency import is_remote
@@ -282,10 +282,7 @@ class Versions:
         if version != 1:
             self.require_one_scheme(table, branch)
         self.columns.require_kept(table, branch, lambda: self._places.objects.get(manifest_path))
-        base, confirm = _base_at(table, branch, base), self.moved.confirming
-        if base is not None and base.version == 0:
-            confirm = self.moved.confirming_reservation(base.transaction)
-            base = None
+        base, confirm = self._following(table, branch, version, base)
         outcome = self._ledger.commits.commit(
             self._places.dataset_root(table).branch(branch),
             version,
@@ -295,7 +292,7 @@ class Versions:
             check=self.check,
             base=base,
             ahead=ahead,
-            confirm=confirm(table, version, first=version == 1, branch=branch),
+            confirm=confirm,
         )
         if branch is None:
             self.lines.note_other(table.id, won=not isinstance(outcome, Conflict))
@@ -361,24 +358,32 @@ class Versions:
                 self.unfinished_clones.refuse(each.table)
             self.require_one_scheme(each.table, each.branch)
             self.columns.require_kept(each.table, each.branch, partial(self._places.objects.get, each.manifest_path))
-        checks = [
-            self.moved.confirming(each.table, each.version, first=each.version == 1, branch=each.branch)
-            for each in candidates
-        ]
+        following = [self._following(each.table, each.branch, each.version, each.base) for each in candidates]
         outcome = TransactionCommits(self._ledger.commits).commit(
             [
-                attrs.evolve(each, base=_base_at(each.table, each.branch, each.base)).at(
-                    self._places.dataset_root(each.table)
-                )
-                for each in candidates
+                attrs.evolve(each, base=base).at(self._places.dataset_root(each.table))
+                for each, (base, _) in zip(candidates, following, strict=True)
             ],
             self.check,
-            confirm=lambda names: [check(name) for check, name in zip(checks, names, strict=True)],
+            confirm=lambda names: [confirm(name) for (_, confirm), name in zip(following, names, strict=True)],
         )
         if isinstance(outcome, AllCommitted):
             for each, committed in zip(candidates, outcome.versions, strict=True):
                 self.note(each.table, each.branch, committed)
         return outcome
+
+    def _following(
+        self, table: Table, branch: str | None, version: int, base: Base | None
+    ) -> tuple[Base | None, Confirm]:
+        """Return the version that a version has to follow, if known, and the check after its commit.
+
+        Raises:
+            CommitRefused: As `MovedTables.confirming_reservation`, if the writer has read that there is no version.
+        """
+        read, first = _base_at(table, branch, base), version == 1
+        if read is None or read.version:
+            return read, self.moved.confirming(table, version, first=first, branch=branch)
+        return None, self.moved.confirming_reservation(read.transaction)(table, version, first=first, branch=branch)
 
     def note(self, table: Table, branch: str | None, outcome: Outcome) -> None:
         """Note a committed version for `recorder` and `committed`."""
