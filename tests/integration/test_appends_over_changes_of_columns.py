@@ -46,13 +46,17 @@ KEEPING: dict[str, Callable[[Any], object]] = {
 }
 
 
-def append_over(catalog: lancekeep.Catalog, change: Callable[[Any], object]) -> None:
+def append_over(catalog: lancekeep.Catalog, change: Callable[[Any], object], *, in_a_transaction: bool = False) -> None:
     """Write fragments, change the table, and commit the fragments."""
     catalog.write("t", rows(1))
     plan = catalog.begin_write("t", SCHEMA, "append")
     fragments = lance.fragment.write_fragments(rows(2), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
     change(catalog.open("t"))
-    catalog.commit_fragments(plan, fragments)
+    if not in_a_transaction:
+        catalog.commit_fragments(plan, fragments)
+        return
+    with catalog.transaction() as transaction:
+        transaction.commit_fragments(plan, fragments)
 
 
 @pytest.mark.parametrize("change", LOSING)
@@ -67,3 +71,15 @@ def test_append_that_keeps_its_values_is_committed(catalog: lancekeep.Catalog, c
     append_over(catalog, KEEPING[change])
     found = catalog.open("t").to_table(filter="at.x = 2").to_pylist()
     assert [(row.get("id", row.get("key")), row["at"]) for row in found] == [(2, {"x": 2})]
+
+
+@pytest.mark.parametrize("change", [*LOSING, *KEEPING])
+def test_transaction_keeps_the_values_of_its_appends(tmp_path: Path, change: str) -> None:
+    with lancekeep.connect(str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db") as catalog:
+        if change in LOSING:
+            with pytest.raises(lancekeep.ConcurrentModification, match="dropped, replaced or retyped columns since"):
+                append_over(catalog, LOSING[change], in_a_transaction=True)
+        else:
+            append_over(catalog, KEEPING[change], in_a_transaction=True)
+        found = catalog.open("t").to_table(filter="at.x = 2").to_pylist()
+        assert [row.get("id", row.get("key")) for row in found] == ([] if change in LOSING else [2])

@@ -114,17 +114,20 @@ class Channel:
             "nothing of this call was committed"
         )
 
-    def create_table_version(self, request: Any) -> Any:
-        self.error = None
-        if self.after is not None and not self._follows(request["version"]):
-            self.error = self._lost(request, self.after + 1)
-            raise self.error
+    def _require_fitting(self, request: Any) -> None:
         if self._fits is not None and not self._fits(request["version"] - 1):
             self.error = ConcurrentModification(
                 f"{'.'.join(request['id'])}: another writer has dropped, replaced or retyped columns since the rows "
                 "were written; nothing of this call was committed. Write the rows again."
             )
             raise self.error
+
+    def create_table_version(self, request: Any) -> Any:
+        self.error = None
+        if self.after is not None and not self._follows(request["version"]):
+            self.error = self._lost(request, self.after + 1)
+            raise self.error
+        self._require_fitting(request)
         try:
             response: Any = self._context.copy().run(self.namespace.create_table_version, request)
         except Exception as error:
@@ -172,6 +175,7 @@ class StagingChannel(Channel):
     staged: StagedVersion | None = None
 
     def create_table_version(self, request: Any) -> Any:
+        self._require_fitting(request)
         self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])
         return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
 

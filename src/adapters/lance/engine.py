@@ -203,9 +203,11 @@ class LanceEngine:
             self._described(plan.table)  # the engine hides that the table does not exist
         namespace = self._namespace if plan.base is None else self._based_on(plan.base)
         metadata = [fragment_of(fragment) for fragment in fragments]
-        fits = keeping_fields(plan, metadata, lambda version: self.open(plan.table, version, None, None))
-        channel = Channel(namespace, after=plan.read_version if exactly else None, fits=fits)
+        channel = Channel(namespace, after=plan.read_version if exactly else None, fits=self._fits(plan, metadata))
         return _committed(channel, self._commit(plan, metadata, properties, channel, exactly=exactly))
+
+    def _fits(self, plan: WritePlan, metadata: Sequence[Any]) -> Callable[[int], bool] | None:
+        return keeping_fields(plan, metadata, lambda version: self.open(plan.table, version, None, None))
 
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
         if plan.mode is not WriteMode.APPEND:
@@ -221,22 +223,23 @@ class LanceEngine:
         return fragments
 
     def stage(self, plan: WritePlan, fragments: Sequence[Any], *, entered: bool = True) -> StagedVersion:
-        channel = StagingChannel(self._namespace) if entered else FirstChannel(self._namespace)
-        self._commit(plan, fragments, {}, channel, managed=True)
+        metadata = [fragment_of(fragment) for fragment in fragments]
+        staging = partial(StagingChannel, fits=self._fits(plan, metadata)) if entered else FirstChannel
+        channel = staging(self._namespace)
+        self._commit(plan, metadata, {}, channel, managed=True)
         assert channel.staged is not None, "the engine committed past its namespace"
         return channel.staged
 
     def _commit(
         self,
         plan: WritePlan,
-        fragments: Sequence[Any],
+        metadata: list[Any],
         properties: Mapping[str, str],
         channel: Channel,
         *,
         managed: bool = False,
         exactly: bool = False,
     ) -> Any:
-        metadata = [fragment_of(fragment) for fragment in fragments]
         appends = plan.mode is WriteMode.APPEND
         if not appends:
             require_storable(plan.schema)
