@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_ident
+from time import sleep
 from typing import Any
 from uuid import uuid4
 
@@ -225,6 +226,7 @@ def test_change_whose_wait_is_interrupted_is_not_made() -> None:
 
     def interrupt() -> None:
         poll(lambda: len(joint._waiting) == 1)
+        sleep(0.3)  # a signal that arrives just before the wait for the lock does not end it
         signal.pthread_kill(waits, signal.SIGINT)
 
     first = Thread(target=joint.apply, args=(hold,))

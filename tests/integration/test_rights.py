@@ -14,6 +14,7 @@ import httpx
 import lance_namespace as api
 import pyarrow as pa
 import pytest
+from redis_servers import poll
 from rest_server import running
 
 import lancekeep
@@ -209,7 +210,11 @@ class Site:
         return client.post(self.uri + path, json={} if body is None else body, headers=headers)
 
     def stored(self) -> dict[str, tuple[int, int]]:
-        """Return what is stored: each file with its size and its time."""
+        """Return what is stored: each file with its size and its time.
+
+        A commit removes its staged manifest after its answer.
+        """
+        poll(lambda: not list((self.folder / "lake").rglob("*.manifest-*")))
         found = {}
         for path in (self.folder / "lake").rglob("*"):
             status = path.stat()

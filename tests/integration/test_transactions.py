@@ -244,7 +244,6 @@ def test_concurrent_overwrites_succeed_once_and_snapshots_are_consistent(everywh
 
 def test_snapshot_shows_all_or_none_of_the_tables_a_transaction_creates(here: Open) -> None:
     catalog, reader = here(), here()
-    done = threading.Event()
 
     def write() -> None:
         for number in range(6):
@@ -252,11 +251,10 @@ def test_snapshot_shows_all_or_none_of_the_tables_a_transaction_creates(here: Op
                 for table in (f"x{number}", f"y{number}"):
                     tx.write(table, rows(number))
                 tx.write("a", rows(number), "append")
-        done.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    while not done.is_set():
+    while writer.is_alive():
         snapshot = reader.snapshot()
         made = snapshot.version("a") - 1
         expected = {"a", "b", *(f"{kind}{number}" for kind in "xy" for number in range(made))}
