@@ -24,9 +24,9 @@ ROWS: dict[str, list[tuple[str, str]]] = {
     ],
     "appends": [
         ("pylance: 8 clients", "appends on S3 (60 ms), 8 writers of pylance"),
-        ("conditional-put: 1 clients", "appends on S3 (60 ms), 1 client, `conditional-put://`"),
-        ("conditional-put: 16 clients", "appends on S3 (60 ms), 16 clients, `conditional-put://`"),
-        ("conditional-put: 64 clients", "appends on S3 (60 ms), 64 clients, `conditional-put://`"),
+        ("storage: 1 clients", "appends on S3 (60 ms), 1 client, storage-managed"),
+        ("storage: 16 clients", "appends on S3 (60 ms), 16 clients, storage-managed"),
+        ("storage: 64 clients", "appends on S3 (60 ms), 64 clients, storage-managed"),
     ],
     "catalog": [
         ("{tables} tables, local files: describe, hit", "describe a table of {tables}"),
