@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -365,6 +366,16 @@ def test_batch_of_an_older_checkpoint_is_refused(options: dict[str, str], catalo
     with pytest.raises(lancekeep.Refused, match=r"sink has batch 2 of the query q, which comes with batch 1 again"):
         sink.commit(written(sink, 1, 2, 3), 1)  # Spark plans batch 1 again, with rows that were added since
     assert ids(catalog, "sink") == [0, 1, 2]
+
+
+def test_search_for_the_last_batch_follows_restores_of_earlier_versions_only() -> None:
+    """A transaction that another program wrote may restore its own version."""
+
+    class Dataset:
+        def read_transaction(self, version: int) -> Any:
+            return SimpleNamespace(operation=lance.LanceOperation.Restore(5), transaction_properties=None)
+
+    assert [streaming._record(Dataset(), version) for version in (4, 5, 6)] == [({}, None), ({}, None), ({}, 5)]
 
 
 def test_table_and_checkpoint_are_restored_together(options: dict[str, str], catalog: lancekeep.Catalog) -> None:

@@ -547,7 +547,8 @@ def _record(dataset: Any, version: int) -> tuple[Mapping[str, str], int | None] 
     """Return the properties of a version's transaction, and the version that it restores.
 
     Returns:
-        None if the version was removed. The second item is None if the transaction restores no version.
+        None if the version was removed. The second item is None if the transaction restores no earlier version: another
+        program may have written it, and the search that follows it has to end.
     """
     try:
         transaction = dataset.read_transaction(version)
@@ -560,5 +561,5 @@ def _record(dataset: Any, version: int) -> tuple[Mapping[str, str], int | None] 
     if transaction is None:
         return {}, None
     operation = transaction.operation
-    restored = int(operation.version) if isinstance(operation, lance.LanceOperation.Restore) else None
-    return transaction.transaction_properties or {}, restored
+    restored = int(operation.version) if isinstance(operation, lance.LanceOperation.Restore) else version
+    return transaction.transaction_properties or {}, restored if restored < version else None
