@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import gc
 import os
-
-import lancekeep
-from lancekeep.entrypoints.cli import main as run
+import signal
 
 _ALLOCATIONS = 50_000
 """How many objects are made before the garbage collector runs: imports make many objects, and all of them stay."""
+_FIRST = 1
+"""The id of the first process of a container."""
 
 
 def main() -> None:
     """Run the command line with the public functions of this package."""
+    if os.getpid() == _FIRST:  # for which the system ignores SIGTERM until a program handles it
+        signal.signal(signal.SIGTERM, _end)
     gc.set_threshold(_ALLOCATIONS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of linear algebra, unused here, take 0.1 s to start
+    import lancekeep
+    from lancekeep.entrypoints.cli import main as run
+
     run(lancekeep)  # type: ignore[arg-type]  # `jobs` is a submodule that loads on first use
+
+
+def _end(number: int, frame: object) -> None:
+    """End as any other process does by default."""
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deployments import bucket, s3_options
 from lying import ignoring_conditions
+from served_processes import workers_of
 
 import lancekeep
 from lancekeep.adapters.manifest_stores.table_data import DataFiles
@@ -58,8 +60,27 @@ def test_version_is_that_of_the_package() -> None:
 
 
 def test_version_loads_no_engine() -> None:
-    program = "import lancekeep.__main__, sys; sys.exit('lance' in sys.modules)"
+    program = "import lancekeep.entrypoints.cli, sys; sys.exit('lance' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_first_process_of_a_container_ends_on_sigterm_while_it_starts(tmp_path: Path) -> None:
+    """The system ignores the signal for such a process until it is handled; `docker stop` then waits and kills."""
+    contained = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if not shutil.which("unshare") or subprocess.run([*contained, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare, of the package util-linux, and the right to make a namespace of processes")
+    reached = tmp_path / "reached"
+    os.mkfifo(reached)
+    (tmp_path / "click.py").write_text(f"open({str(reached)!r}).read()")  # an import that takes long
+    line = [*contained, sys.executable, "-m", "lancekeep", "serve", str(tmp_path / "lake")]
+    with subprocess.Popen(line, env={**os.environ, "PYTHONPATH": str(tmp_path)}) as process:
+        try:
+            with reached.open("w"):  # opens once the process reads
+                [first] = workers_of(process.pid)
+                os.kill(first, signal.SIGTERM)
+                assert process.wait(30) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
 
 
 def test_installed_command_calls_the_named_function() -> None:
