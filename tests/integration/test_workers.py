@@ -50,7 +50,7 @@ ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 METRIC = re.compile(r"^(lancekeep_\w+)(?:\{(.*)\})? (.*)$", re.MULTILINE)
 
 
-FAULTS = {"worker does not start", "reload failed; the other workers go on"}
+FAULTS = {"worker does not start", "reload failed; the other workers go on", "Exception in ASGI application\n"}
 
 
 class Running(ServedProcess):
@@ -144,6 +144,21 @@ def test_connections_wait_in_one_queue_until_a_worker_is_free(tmp_path: Path) ->
         for connection in waiting:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert {connection.recv(12) for connection in waiting} == {b"HTTP/1.1 200"}
+
+
+@pytest.mark.slow
+def test_supervisor_that_is_stopped_costs_the_metrics_alone(tmp_path: Path) -> None:
+    with serve(tmp_path) as server:
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            answer = httpx.get(f"{server.uri}/metrics", timeout=60)
+            assert (answer.status_code, "supervisor" in answer.json()["error"]) == (503, True)
+            assert httpx.get(f"{server.uri}/v1/namespace/$/table/list", timeout=60).status_code == 200
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        assert httpx.get(f"{server.uri}/metrics", timeout=60).status_code == 200
+        server.process.send_signal(signal.SIGHUP)
+        server.await_event("reloaded")  # no error came before it
 
 
 @pytest.mark.slow

@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lancekeep.domain.errors import LancekeepError
-from lancekeep.entrypoints.rest import workers
+from lancekeep.domain.errors import LancekeepError, StoreUnavailable
+from lancekeep.entrypoints.rest import supervised, workers
 from lancekeep.entrypoints.rest.hold import Hold
 from lancekeep.entrypoints.rest.workers import Supervisor
 
@@ -292,6 +293,32 @@ def test_successor_that_cannot_start_leaves_no_process(monkeypatch: pytest.Monke
 
     own = Workers(monkeypatch, play, failing=(1,))
     assert (own.all[1].signals, own.all[0].leaves) == ([signal.SIGKILL], True)
+
+
+def test_worker_answers_and_ends_although_its_supervisor_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "PATIENCE", 0.1)
+    own, other = socket.socketpair()
+    with own, other:
+        own.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                own.send(b"alive")
+        own.setblocking(True)
+        worker = supervised.Supervised(own)
+        done: list[str] = []
+
+        def play() -> None:
+            for _ in range(2):  # the first request is the one that still sends
+                with suppress(StoreUnavailable):
+                    asyncio.run(worker.metrics())
+                done.append("refused")
+            worker.finish()
+            done.append("finished")
+
+        thread = Thread(target=play, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert done == ["refused", "refused", "finished"]
 
 
 def test_supervisor_imports_nothing_that_opens_a_catalog() -> None:

@@ -31,7 +31,7 @@ from starlette.websockets import WebSocketClose
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.adapters.rest.routes import EXTENSIONS, GET, GET_ROUTES, LEGACY_ROUTES, ROUTES, Body, Route, Router
 from lancekeep.application.catalog import directory_of
-from lancekeep.domain.errors import AccessDenied
+from lancekeep.domain.errors import AccessDenied, StoreUnavailable
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.restricted import RestrictedOperations
 from lancekeep.entrypoints.rest import openapi
@@ -156,7 +156,7 @@ def application_of(
         events: Has `stop`, called when the server stops.
         threads: The threads of this process.
     """
-    app = Starlette(middleware=middleware, exception_handlers={Exception: _failure})
+    app = Starlette(middleware=middleware, exception_handlers={Exception: _failure, StoreUnavailable: _failure})
     app.router.default = endpoints  # Starlette's routes answer errors as plain text
     app.router.redirect_slashes = False
     app.state.health = health
@@ -168,7 +168,7 @@ def application_of(
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    """Answer a defect outside of the operations; Starlette raises the error again, for the log."""
+    """Answer a failure outside of the operations. Starlette raises a defect again, for the log."""
     request_id = getattr(request.state, "request_id", "")
     response = refusal_of(Problem.of(error), request_id)
     response.headers[REQUEST_ID] = request_id  # the handler is outside of `Observation`

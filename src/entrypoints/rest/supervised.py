@@ -72,11 +72,16 @@ class Supervised:
 
     def send(self, *message: Any) -> None:
         """Send a message; without a supervisor, do nothing."""
-        with self._sending:
-            try:
+        self._send(message)
+
+    def _send(self, message: tuple[Any, ...], patience: float = -1) -> None:
+        if not self._sending.acquire(timeout=patience):
+            return
+        try:
+            with suppress(OSError):  # the thread that receives ends this process
                 self._channel.sendall(encoded(message))
-            except OSError:
-                return  # the thread that receives ends this process
+        finally:
+            self._sending.release()
 
     def serve(self, served: Any) -> None:
         """Report that this process serves, and from then on that its event loop runs.
@@ -122,7 +127,7 @@ class Supervised:
         answer: asyncio.Future[Snapshot] = loop.create_future()
         self._waiting[number] = answer
         try:
-            await loop.run_in_executor(None, self.send, "metrics", number)
+            self._send_apart("metrics", number)
             async with asyncio.timeout(PATIENCE):
                 return await answer
         except TimeoutError:
@@ -131,8 +136,17 @@ class Supervised:
             del self._waiting[number]
 
     def finish(self) -> None:
-        """Send the last values of the metrics."""
-        self.send("last", self._samples())
+        """Send the last values of the metrics, if the supervisor reads them soon."""
+        self._send_apart("last", self._samples()).join(PATIENCE)
+
+    def _send_apart(self, *message: Any) -> Thread:
+        """Send a message in a thread of its own, which is returned: a supervisor that is stopped does not read.
+
+        A thread is given up if others have been sending for some seconds. The one that sends ends with the process.
+        """
+        thread = Thread(target=self._send, args=(message, PATIENCE), name="message", daemon=True)
+        thread.start()
+        return thread
 
     def _samples(self) -> Snapshot:
         return {} if self._registry is None else snapshot(self._registry)

@@ -142,9 +142,10 @@ class Worker:
         return self.samples
 
     def tell(self, number: int, metrics: Snapshot) -> None:
-        """Answer its question for the metrics of all workers."""
+        """Answer its question for the metrics of all workers, unless it has ended."""
         assert self._writer is not None
-        self._writer.write(encoded(("metrics", number, metrics)))
+        if not self._writer.is_closing():
+            self._writer.write(encoded(("metrics", number, metrics)))
 
     async def leave(self, seconds: float) -> None:
         """Let it finish all its requests, which takes at most some seconds, and end."""
