@@ -359,7 +359,7 @@ def test_restarted_query_copies_all_partitions(spark: SparkSession, tmp_path: Pa
             frame = spark.readStream.table("a.dataset")
             frame = frame if mode == "append" else frame.groupBy("country").count().selectExpr("count AS id", "country")
             stream = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint / mode))
-            stream.trigger(availableNow=True).toTable("b.dataset").awaitTermination()
+            stream.queryName(mode).trigger(availableNow=True).toTable("b.dataset").awaitTermination()
 
         spark.sql("INSERT INTO a.dataset SELECT id, concat('c', id % 3) FROM range(6)")
         run()

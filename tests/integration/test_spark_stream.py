@@ -502,7 +502,7 @@ def test_complete_mode_replaces_rows(options: dict[str, str], catalog: lancekeep
 def run(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, **more: str) -> None:
     stream = spark.readStream.format("lancekeep").options(**options, **more).load("source")
     sink = stream.writeStream.format("lancekeep").options(**options).option("checkpointLocation", str(checkpoint))
-    query = sink.trigger(availableNow=True).start("sink")
+    query = sink.queryName("copying").trigger(availableNow=True).start("sink")
     assert query.awaitTermination(300)
 
 

@@ -31,7 +31,9 @@ STREAM_READ = (
     "read_changes",
 )
 BATCH_WRITE = ("vector.", MERGE_SCHEMA, ROW_IDS)
-STREAM_WRITE = ("vector.", ROW_IDS, "checkpointlocation", "ignore_removed_versions")  # the third is Spark's own
+SPARK_STREAM_WRITE = ("checkpointlocation", "queryname")
+"""Options that Spark passes on to every sink: its own, and the argument of ``queryName``."""
+STREAM_WRITE = ("vector.", ROW_IDS, "ignore_removed_versions", *SPARK_STREAM_WRITE)
 
 _KEPT = ("columns", "version", "tag", "branch", "batch_size", "max_partitions")
 
