@@ -14,10 +14,10 @@ from functools import partial
 from typing import Final
 
 from lancekeep.entrypoints.rest.logs import write_to
-from lancekeep.entrypoints.rest.printed import log_stream
 from lancekeep.entrypoints.rest.server import Server
 from lancekeep.entrypoints.rest.supervised import Supervised, portable
 from lancekeep.entrypoints.rest.task import SeveralTasks, Task
+from lancekeep.entrypoints.rest.whole_lines import log_stream
 from lancekeep.entrypoints.serving_catalogs import served_by
 
 _PR_SET_PDEATHSIG: Final = 1

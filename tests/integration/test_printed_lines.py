@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def let_the_engine_panic(uri: str) -> None:
 
 def let_the_engine_warn(uri: str) -> None:
     """Search by another distance than that of the index, which the engine says in a line of its own."""
-    vectors = pa.array([[float(at), 1.0] for at in range(300)], pa.list_(pa.float32(), 2))
+    vectors = pa.array([[float(at), 1.0] for at in range(100)], pa.list_(pa.float32(), 2))
     create(uri, "t", pa.table({"v": vectors})).raise_for_status()
     index = {"column": "v", "index_type": "IVF_FLAT", "distance_type": "l2"}
     httpx.post(f"{uri}/v1/table/t/create_index", json=index, timeout=60).raise_for_status()
@@ -125,3 +126,31 @@ def test_the_last_words_of_a_worker_that_crashes_are_lines_of_the_log(tmp_path: 
     assert any('File "' in line["event"] for line in said)
     ended = next(at for at, line in enumerate(server.lines) if line["event"] == "worker ended")
     assert max(map(server.lines.index, said)) < ended
+
+
+PRINTING = """
+import os, sys, threading
+
+def print_long_lines():
+    while True:
+        os.write(2, b"x" * 60_000 + b"\\n")
+
+if "lancekeep.entrypoints.worker" in sys.orig_argv:
+    threading.Thread(target=print_long_lines, daemon=True).start()
+"""
+
+
+@pytest.mark.slow
+def test_long_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
+    """A pipe takes 4 KiB at once, and a longer line in parts."""
+    (tmp_path / "sitecustomize.py").write_text(PRINTING)  # the interpreter runs it at its start
+    where = [str(tmp_path / "lake"), "--commit-store", f"sqlite:///{tmp_path}/commits.db", "--workers", "2"]
+    with serving(*where, environment={"PYTHONPATH": str(tmp_path)}) as server, ThreadPoolExecutor(4) as callers:
+        asked = [callers.submit(httpx.get, f"{server.uri}/v1/table", timeout=60) for _ in range(100)]
+        for _ in asked:
+            server.await_line("operation", "ListAllTables")
+        assert {each.result().status_code for each in asked} == {200}
+        server.stop()
+    printed = [line["event"] for line in server.lines if line.get("logger") == "stderr"]
+    assert "x" * 60_000 in printed
+    assert {*"".join(printed)} == {"x"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from typing import Any
 
@@ -82,7 +83,7 @@ def serve(
     """
     try:
         from lancekeep.entrypoints.rest.listening import listen, url_of
-        from lancekeep.entrypoints.rest.logs import log_everything, log_of
+        from lancekeep.entrypoints.rest.logs import log_everything, log_of, write_to
         from lancekeep.entrypoints.rest.printed import is_captured, printing_to_log
         from lancekeep.entrypoints.rest.settings import ServerSettings
         from lancekeep.entrypoints.rest.task import (
@@ -93,6 +94,7 @@ def serve(
             prefix_of,
             shared_committers,
         )
+        from lancekeep.entrypoints.rest.whole_lines import log_stream
         from lancekeep.entrypoints.rest.workers import Supervisor
     except ModuleNotFoundError as error:
         raise MissingExtra("the server needs its libraries: pip install 'lancekeep[server]'") from error
@@ -141,6 +143,9 @@ def serve(
     with listen(settings.host, settings.port) as listener, shared_committers(settings.workers) as committers:
         task = task.with_committers(committers)
         url = url_of(listener, settings.scheme)
+        captures = is_captured(settings)
+        if captures:
+            write_to(log_stream(os.dup(sys.stderr.fileno())))
         log_everything(settings)
         supervisor = Supervisor(
             task.of_worker,
@@ -149,7 +154,7 @@ def serve(
             settings.shutdown_seconds,
             log_of(settings),
             task.longest,
-            is_captured(settings),
+            captures,
         )
         supervisor.run(lambda served: announce(served, url))
 

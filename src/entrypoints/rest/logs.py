@@ -35,6 +35,11 @@ def write_to_stderr_again() -> None:
     _STREAMS.pop()
 
 
+def file_of_log() -> int:
+    """Return the number of the open file to which logs write that are made now."""
+    return _stream().fileno()
+
+
 def _stream() -> TextIO:
     return _STREAMS[-1] if _STREAMS else sys.stderr
 

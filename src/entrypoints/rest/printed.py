@@ -7,6 +7,7 @@ reads the pipes of its workers, so it has every line of a worker that has ended.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import re
@@ -14,17 +15,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from lancekeep.entrypoints.rest.logs import is_console, log_of, write_to, write_to_stderr_again
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.whole_lines import log_stream
 
 _OF_ENGINE = re.compile(r"\[\S+ (ERROR|WARN|INFO|DEBUG|TRACE) +(\S+)\] (.*)")
 _LEVELS: Final = {"ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 10}
 _UNKNOWN: Final = (40, "stderr")
 """The level and the name of lines that are none of the engine's log."""
 _LONGEST: Final = 64 << 10
-"""The bytes after which a line is divided."""
+"""The characters after which a line is divided."""
 _STDERR: Final = 2
 _PATIENCE: Final = 1.0
 """The seconds to wait for the last lines if another process still has the pipe."""
@@ -52,31 +54,34 @@ class Printed(Thread):
         self._source = source
         self._log = log
         self._as = _UNKNOWN
+        self._is_divided = False
         self.start()
 
     def run(self) -> None:
         """Read until all writers have closed the pipe."""
-        rest = b""
+        rest, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
         with open(self._source, "rb", buffering=0) as pipe:
             while part := pipe.read(_LONGEST):
-                *lines, rest = (rest + part).split(b"\n")
-                if len(rest) > _LONGEST:
-                    lines, rest = [*lines, rest], b""
+                *lines, rest = (rest + decoder.decode(part)).split("\n")
                 for each in lines:
                     self._write(each)
-        self._write(rest)
+                if len(rest) > _LONGEST:
+                    self._write(rest, has_more=True)
+                    rest = ""
+        self._write(rest + decoder.decode(b"", final=True))
 
     def finish(self) -> None:
         """Wait for the last line."""
         self.join(_PATIENCE)
 
-    def _write(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
-        found = _OF_ENGINE.fullmatch(text)
+    def _write(self, text: str, *, has_more: bool = False) -> None:
+        text = text if has_more else text.rstrip()
+        found = None if self._is_divided else _OF_ENGINE.fullmatch(text)
         if found is not None:
             self._as, text = (_LEVELS[found[1]], found[2]), found[3]
-        elif not text.startswith(" "):  # otherwise a further line of the message before
+        elif not (self._is_divided or text.startswith(" ")):  # otherwise a further part of the message before
             self._as = _UNKNOWN
+        self._is_divided = has_more
         level, logger = self._as
         with suppress(OSError, ValueError):  # without a reader of the log, the writers of the pipe must not wait
             if text:
@@ -105,12 +110,3 @@ def printing_to_log(settings: ServerSettings) -> Iterator[None]:
         os.dup2(before, _STDERR)
         printed.finish()
         write_to_stderr_again()
-
-
-def log_stream(number: int) -> TextIO:
-    """Return an open file as a stream for a log.
-
-    It stays open: threads may write to the log until the process ends.
-    """
-    os.set_inheritable(number, False)
-    return open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

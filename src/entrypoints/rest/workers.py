@@ -37,6 +37,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from lancekeep.domain.errors import EngineFailed
 from lancekeep.entrypoints.rest.hold import Hold
+from lancekeep.entrypoints.rest.logs import file_of_log
 from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
 from lancekeep.entrypoints.rest.printed import Printed
 from lancekeep.entrypoints.rest.supervised import CHECK, LENGTH, encoded
@@ -227,13 +228,10 @@ def _process(
     line = [sys.executable, "-P", "-m", *program]
     if log is None:
         return subprocess.Popen(line, pass_fds=inherited, stdin=subprocess.DEVNULL), None
-    own = os.dup(sys.stderr.fileno())  # the process writes its own log there
-    try:
-        process = subprocess.Popen(
-            [*line, str(own)], pass_fds=(*inherited, own), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-    finally:
-        os.close(own)
+    own = file_of_log()  # the process writes its own log there
+    process = subprocess.Popen(
+        [*line, str(own)], pass_fds=(*inherited, own), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     assert process.stderr is not None
     with process.stderr as pipe:
         return process, Printed(os.dup(pipe.fileno()), log.bind(pid=process.pid))
