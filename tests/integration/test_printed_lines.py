@@ -145,7 +145,8 @@ def test_long_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     """A pipe takes 4 KiB at once, and a longer line in parts."""
     (tmp_path / "sitecustomize.py").write_text(PRINTING)  # the interpreter runs it at its start
     where = [str(tmp_path / "lake"), "--commit-store", f"sqlite:///{tmp_path}/commits.db", "--workers", "2"]
-    with serving(*where, environment={"PYTHONPATH": str(tmp_path)}) as server, ThreadPoolExecutor(4) as callers:
+    # A server that is killed first leaves no caller waiting, if the test fails.
+    with ThreadPoolExecutor(4) as callers, serving(*where, environment={"PYTHONPATH": str(tmp_path)}) as server:
         asked = [callers.submit(httpx.get, f"{server.uri}/v1/table", timeout=60) for _ in range(100)]
         for _ in asked:
             server.await_line("operation", "ListAllTables")
