@@ -1,7 +1,7 @@
 """Operations through `lancekeep serve`, beside pylance's `RestAdapter` on a copy of the same directory.
 
-    python benchmarks/rest.py [--tables 10000 100000] [--seconds 1.5] [--clients 8] [--lakes DIRECTORY]
-                              [--disk DIRECTORY]
+    python benchmarks/rest.py [--tables 10000 100000] [--seconds 1.5] [--clients 8] [--workers 1]
+                              [--lakes DIRECTORY] [--disk DIRECTORY]
 
 Each server is a process of its own, and every client keeps one connection. The clients are threads of this process that
 send prepared bytes, so most of the time is the server's; the two servers are measured alternately. One client shows the
@@ -98,9 +98,10 @@ class Connection:
 
 
 @contextmanager
-def own_server(root: Path, *, fsync: bool) -> Iterator[int]:
+def own_server(root: Path, *, fsync: bool, workers: int = 1) -> Iterator[int]:
     """`lancekeep serve` with its defaults; its log goes to a file, as it would in production."""
     command = [sys.executable, "-m", "lancekeep", "serve", str(root), "--mode", "v2", "--port", "0"]
+    command += ["--workers", str(workers)]
     if not fsync:
         command += ["--storage-option", "fsync=false"]
     with open(f"{root}.log", "wb") as log:
@@ -206,7 +207,8 @@ def run(port: int, request: Callable[[int], Request], clients: int, seconds: flo
     return [each for of_client in samples for each in of_client]
 
 
-def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, clients: int) -> None:
+def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, clients: int, workers: int) -> None:
+    on = f", {workers} workers" if workers > 1 else ""
     roots = {name: scratch / f"{name}-{tables}" for name in ("native", "ours")}
     roots["durable"] = disk / f"durable-{tables}"
     for root in roots.values():
@@ -214,10 +216,13 @@ def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, 
     with ExitStack() as stack:
         ports = {
             "native": stack.enter_context(native_server(roots["native"])),
-            "ours": stack.enter_context(own_server(roots["ours"], fsync=False)),
-            "durable": stack.enter_context(own_server(roots["durable"], fsync=True)),
+            "ours": stack.enter_context(own_server(roots["ours"], fsync=False, workers=workers)),
+            "durable": stack.enter_context(own_server(roots["durable"], fsync=True, workers=workers)),
         }
-        print(f"\n{tables:,} tables: ms p50 / p99 with one client; requests per second with {clients}", flush=True)
+        print(
+            f"\n{tables:,} tables{on}: ms p50 / p99 with one client; requests per second and p99 with {clients}",
+            flush=True,
+        )
         acts = operations(tables, clients)
         for port in ports.values():
             for number in range(clients):
@@ -227,6 +232,7 @@ def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, 
             sides = ["native", "ours", *(["durable"] if name not in ("describe", "list 100") else [])]
             alone: dict[str, list[float]] = {side: [] for side in sides}
             rates: dict[str, list[float]] = {side: [] for side in sides}
+            together: dict[str, list[float]] = {side: [] for side in sides}
             for _ in range(ROUNDS):
                 for side in sides:
                     os.sync()
@@ -236,19 +242,22 @@ def compare(tables: int, lake: Path, scratch: Path, disk: Path, seconds: float, 
                     begin = time.perf_counter()
                     done = run(ports[side], act, clients, seconds / ROUNDS, begun[side])
                     rates[side].append(len(done) / (time.perf_counter() - begin))
+                    together[side] += done
                     begun[side] += clients * (len(done) + 1)
             for side in sides:
                 times = sorted(alone[side])
                 p50, p99 = statistics.median(times) * 1e3, times[int(len(times) * 0.99)] * 1e3
+                late = sorted(together[side])[int(len(together[side]) * 0.99)] * 1e3
                 rate = statistics.median(rates[side])
                 ratio = statistics.median(alone["native"]) * 1e3 / p50
                 gain = rate / statistics.median(rates["native"])
                 print(
-                    f"  {name:16} {side:8} {p50:9.2f} / {p99:9.2f}  {ratio:6.1f}x    {rate:9.0f} /s  {gain:6.1f}x",
+                    f"  {name:16} {side:8} {p50:9.2f} / {p99:9.2f}  {ratio:6.1f}x    {rate:9.0f} /s  {gain:6.1f}x "
+                    f"{late:9.2f}",
                     flush=True,
                 )
                 if side != "native":
-                    what = f"{tables:,} tables: {name}{', with fsync' if side == 'durable' else ''}"
+                    what = f"{tables:,} tables{on}: {name}{', with fsync' if side == 'durable' else ''}"
                     peers = statistics.median(alone["native"]) * 1e3, statistics.median(rates["native"])
                     record("rest", f"{what}, one client", "ms", p50, peers[0], "pylance's server")
                     record("rest", f"{what}, {clients} clients", "per second", rate, peers[1], "pylance's server")
@@ -267,6 +276,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--seconds", type=float, default=1.5, help="per row and number of clients")
     parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--workers", type=int, default=1, help="processes of `lancekeep serve`")
     parser.add_argument("--lakes", type=Path, help="where seeded catalogs are kept")
     parser.add_argument("--disk", type=Path, help="where the catalog is that syncs; left out, beside the others")
     arguments = parser.parse_args()
@@ -277,7 +287,7 @@ def main() -> None:
             lake = lakes / f"lake-{tables}"
             if not lake.exists():
                 seed({"root": str(lake), "dir_listing_enabled": "false", "storage.fsync": "false"}, tables)
-            compare(tables, lake, scratch, Path(durable), arguments.seconds, arguments.clients)
+            compare(tables, lake, scratch, Path(durable), arguments.seconds, arguments.clients, arguments.workers)
 
 
 if __name__ == "__main__":
