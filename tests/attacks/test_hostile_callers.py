@@ -127,6 +127,16 @@ def attacks() -> Iterator[tuple[str, str, bytes]]:
     yield INSERT, ARROW, stream(pa.table({"id": zeros}), "zstd")
 
 
+def test_malformed_bodies_are_released(site: Site) -> None:
+    """The memory of a refused body is free once it is answered, and not when the garbage collector runs."""
+    body = b'{"properties": {"a": "' + b"x" * (15 << 20) + b'"}, "unknown": 1}'
+    for number in range(15):
+        assert site.send(CREATE, body, JSON).status_code == 400
+        if number == 2:
+            before = site.memory()
+    assert site.memory() < before + 60
+
+
 @pytest.mark.slow
 def test_well_behaved_caller_is_answered_beside_each_attack(site: Site) -> None:
     alone, beside = [site.describe() for _ in range(20)], []
