@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def test_every_failure_mode_names_existing_tests() -> None:
     generator = runpy.run_path(str(DOCS / "failure_modes.py"))
     assert (DOCS / "failure-modes.md").read_text() == generator["page"](), "run: python docs/failure_modes.py"
     assert generator["missing"]() == []
+
+
+def test_every_page_names_existing_tests() -> None:
+    tests = DOCS.parent / "tests"
+    files = list(tests.rglob("test_*.py"))
+    known = {path.stem for path in files}
+    known |= {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
+    named = {name: path.name for path in DOCS.rglob("*.md") for name in re.findall(r"`(test_\w+)`", path.read_text())}
+    assert len(named) > 40
+    assert {name: page for name, page in named.items() if name not in known} == {}
 
 
 def test_commit_diagram_shows_the_transition_table() -> None:
