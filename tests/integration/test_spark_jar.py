@@ -50,9 +50,9 @@ def settings(jar: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run(arguments: list[str], place: Path) -> list[str]:
+def run(arguments: list[str], place: Path, **environment: str) -> list[str]:
     """Run a program in a session of its own; return the lines that it prints."""
-    given = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+    given = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     said, errors = place / "said", place / "errors"  # a server that outlives the program would keep a pipe open
     with said.open("w") as output, errors.open("w") as log:
         code = subprocess.run(
@@ -97,6 +97,49 @@ def test_statements_of_spark_sql(settings: Mapping[str, str], tmp_path: Path) ->
     said = run([str(HOME / "bin" / "spark-sql"), "--master", "local[1]", *configured, "-f", str(script)], tmp_path)
     assert said[-3:] == ["1\tOverwrite", "2\tUpdate", "3\tCreateIndex"]
     assert rows(tmp_path, "travel.t") == [(0, "n0"), (1, "m"), (2, "n2"), (3, "n3"), (9, "new")]
+
+
+OPENING = """
+import json, sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]")
+for name, value in json.loads(sys.argv[1]).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+for catalog in sys.argv[2:]:
+    try:
+        spark.sql(f"SHOW TABLES IN {catalog}").collect()
+    except Exception as error:
+        print(" ".join(str(error).split()), flush=True)
+"""
+"""Opens catalogs, and prints why each cannot be opened."""
+
+
+def test_interpreters_that_do_not_answer_are_named(settings: Mapping[str, str], tmp_path: Path) -> None:
+    impatient, program, waiting = tmp_path / "impatient.jar", tmp_path / "opening.py", tmp_path / "waiting"
+    write_jar(impatient, silence=2)
+    program.write_text(OPENING)
+    waiting.write_text("#!/bin/sh\nexec sleep 1000\n")
+    waiting.chmod(0o755)
+    interpreters = {"absent": f"{tmp_path}/absent", "failing": "/bin/false", "waiting": str(waiting)}
+    given = {name: value for name, value in settings.items() if "catalog.lake" not in name}
+    for name, interpreter in interpreters.items():
+        given |= {f"spark.sql.catalog.{name}": CLASS, f"spark.sql.catalog.{name}.python": interpreter}
+    given |= {"spark.jars": str(impatient), "spark.sql.catalog.other": CLASS}
+    found = [*interpreters, "other"]
+    said = run([sys.executable, str(program), json.dumps(given), *found], tmp_path, PYSPARK_PYTHON="/bin/false")
+    reasons = [
+        f"cannot start {tmp_path}/absent -m pyspark_lancekeep: ",
+        "the process /bin/false -m pyspark_lancekeep ended with the code 1;",
+        f"the process {waiting} -m pyspark_lancekeep does not answer, and was ended",
+        "the process /bin/false -m pyspark_lancekeep ended with the code 1;",
+    ]
+    origins = [*(f"spark.sql.catalog.{name}.python" for name in interpreters), "PYSPARK_PYTHON"]
+    assert len(said) == len(found), said
+    for line, name, reason, origin in zip(said, found, reasons, origins, strict=True):
+        assert reason in line
+        assert f"({origin} names this interpreter). Set spark.sql.catalog.{name}.python to" in line
 
 
 @pytest.mark.parametrize("name", ["spark.zip", "missing/spark.jar"])

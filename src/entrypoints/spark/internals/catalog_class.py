@@ -30,11 +30,22 @@ public class SparkCatalog implements {interfaces} {{
 
     /** Return the catalog in the living Python process; a new process replaces a process that has died. */
     private synchronized Object there() {{
+        String origin = "spark.sql.catalog." + name + ".python";
         String python = (String) options.get("python");
-        if (python == null) python = session.conf().get("spark.pyspark.driver.python", null);
-        if (python == null) python = session.conf().get("spark.pyspark.python", null);
-        if (python == null) python = System.getenv("PYSPARK_PYTHON");
-        DriverProcess living = DriverProcess.of(python == null ? "python3" : python, session);
+        String[] settings = {{"spark.pyspark.driver.python", "spark.pyspark.python"}};
+        for (int position = 0; python == null && position < settings.length; position++) {{
+            origin = settings[position];
+            python = session.conf().get(origin, null);
+        }}
+        if (python == null) {{
+            origin = "PYSPARK_PYTHON";
+            python = System.getenv(origin);
+        }}
+        if (python == null) {{
+            origin = "the default";
+            python = "python3";
+        }}
+        DriverProcess living = DriverProcess.of(python, session, name, origin);
         if (living != driverProcess) {{
             catalog = living.open(session, name, options);
             driverProcess = living;
@@ -50,23 +61,28 @@ public class SparkCatalog implements {interfaces} {{
         private final Process process;
         private final java.util.function.Function door;
 
-        static DriverProcess of(String python, SparkSession session) {{
+        static DriverProcess of(String python, SparkSession session, String name, String origin) {{
             synchronized (RUNNING) {{
                 DriverProcess found = (DriverProcess) RUNNING.get(python);
                 if (found == null || !found.process.isAlive()) {{
-                    found = new DriverProcess(python, session);
+                    found = new DriverProcess(python, session, name, origin);
                     RUNNING.put(python, found);
                 }}
                 return found;
             }}
         }}
 
-        private DriverProcess(String python, SparkSession session) {{
+        private DriverProcess(String python, SparkSession session, String name, String origin) {{
             String token = java.util.UUID.randomUUID().toString();
+            String command = python + " -m {module}";
+            String cure = " (" + origin + " names this interpreter). Set spark.sql.catalog." + name
+                + ".python to an interpreter of the driver that has lancekeep[spark].";
+            org.apache.spark.api.python.Py4JServer server =
+                new org.apache.spark.api.python.Py4JServer(session.sparkContext().conf());
+            server.start();
+            Process started = null;
+            Object answer = null;  // among the system's properties, which need no class loader
             try {{
-                org.apache.spark.api.python.Py4JServer server =
-                    new org.apache.spark.api.python.Py4JServer(session.sparkContext().conf());
-                server.start();
                 ProcessBuilder builder = new ProcessBuilder(new String[] {{python, "-m", "{module}", token}});
                 builder.environment().put("PYSPARK_GATEWAY_PORT", String.valueOf(server.getListeningPort()));
                 builder.environment().put("PYSPARK_GATEWAY_SECRET", server.secret());
@@ -74,28 +90,45 @@ public class SparkCatalog implements {interfaces} {{
                 builder.environment().put("PYSPARK_PYTHON", python);
                 builder.redirectOutput(ProcessBuilder.Redirect.DISCARD);
                 builder.redirectError(ProcessBuilder.Redirect.INHERIT);
-                process = builder.start();
-                final Process started = process;
-                Runtime.getRuntime().addShutdownHook(new Thread() {{
-                    public void run() {{ started.destroyForcibly(); }}
-                }});
-                Object answer = null;  // among the system's properties, which need no class loader
-                for (int tenths = 0; answer == null && process.isAlive() && tenths < {patience}; tenths++) {{
+                started = builder.start();
+                long used = 0;
+                int idle = 0;
+                for (int tenths = 0; tenths < {patience} && idle < {silence}; tenths++) {{
+                    if (answer != null || !started.isAlive()) break;
                     Thread.sleep(100);
                     answer = System.getProperties().remove(token);
+                    long before = used;
+                    used = processorTime(started);
+                    idle = used == before ? idle + 1 : 0;
                 }}
-                if (answer == null) {{
-                    process.destroyForcibly();
-                    throw new IllegalStateException("the process " + python + " -m {module} did not answer; the log of"
-                        + " this driver has its errors. Is lancekeep[spark] installed for that interpreter? The option"
-                        + " python of the catalog names another interpreter.");
-                }}
-                door = (java.util.function.Function) answer;
+                if (answer == null && started.isAlive())
+                    throw new IllegalStateException("the process " + command + " does not answer, and was ended" + cure
+                        + " Run this command to see where it waits.");
+                if (answer == null)
+                    throw new IllegalStateException("the process " + command + " ended with the code "
+                        + started.waitFor() + "; the log of this driver has its errors" + cure);
             }} catch (java.io.IOException error) {{
-                throw new IllegalStateException("cannot start " + python + ": " + error.getMessage());
+                throw new IllegalStateException("cannot start " + command + ": " + error.getMessage() + cure);
             }} catch (InterruptedException error) {{
                 throw new IllegalStateException("interrupted while the catalog was opened");
+            }} finally {{
+                if (answer == null) {{
+                    if (started != null) started.destroyForcibly();
+                    server.shutdown();
+                }}
             }}
+            process = started;
+            door = (java.util.function.Function) answer;
+            final Process ending = started;
+            Runtime.getRuntime().addShutdownHook(new Thread() {{
+                public void run() {{ ending.destroyForcibly(); }}
+            }});
+        }}
+
+        /** Return the milliseconds of processor time that a process has used, as far as the system says it. */
+        private static long processorTime(Process process) {{
+            Object used = process.toHandle().info().totalCpuDuration().orElse(null);
+            return used == null ? 0 : ((java.time.Duration) used).toMillis();
         }}
 
         Object open(SparkSession session, String name, java.util.Map options) {{
@@ -106,7 +139,9 @@ public class SparkCatalog implements {interfaces} {{
 """
 
 
-def catalog_class(package: str, interfaces: Iterable[str], methods: str, *, module: str, patience: int) -> str:
+def catalog_class(
+    package: str, interfaces: Iterable[str], methods: str, *, module: str, silence: int, patience: int
+) -> str:
     """Return the Java source of the class.
 
     Args:
@@ -114,8 +149,14 @@ def catalog_class(package: str, interfaces: Iterable[str], methods: str, *, modu
         interfaces: The interfaces that it implements.
         methods: The source of their methods, which call the methods of ``there()``.
         module: The Python module that implements the catalogs.
-        patience: Seconds in which the process must answer.
+        silence: Seconds without processor time after which the starting process counts as stuck.
+        patience: Seconds in which the process must answer in any case.
     """
     return _SOURCE.format(
-        package=package, interfaces=", ".join(interfaces), methods=methods, module=module, patience=10 * patience
+        package=package,
+        interfaces=", ".join(interfaces),
+        methods=methods,
+        module=module,
+        silence=10 * silence,
+        patience=10 * patience,
     )

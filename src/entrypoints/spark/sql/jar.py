@@ -27,17 +27,20 @@ CLASS = f"{PACKAGE}.SparkCatalog"
 
 MODULE = "pyspark_lancekeep"
 """The module that the class runs; it has the catalogs."""
+SILENCE = 30
+"""Seconds without processor time after which the starting process counts as stuck."""
 PATIENCE = 120
-"""Seconds in which the process must answer."""
+"""Seconds in which the process must answer in any case."""
 
 
-def write_jar(path: Path) -> None:
+def write_jar(path: Path, *, silence: int = SILENCE) -> None:
     """Compile the class with the installed Spark, and write the jar.
 
     It replaces an existing file.
 
     Args:
         path: The jar, whose folder exists.
+        silence: The value for `SILENCE` in this jar.
 
     Raises:
         InvalidInput: The path does not end in ``.jar``, or its folder does not exist.
@@ -48,16 +51,16 @@ def write_jar(path: Path) -> None:
     reason = why_no_catalog()
     if reason:
         raise Unsupported(reason)
-    classes = _compiled()
+    classes = _compiled(silence)
     with ZipFile(path, "w", ZIP_DEFLATED) as jar:
         jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
         for name in sorted(classes):
             jar.writestr(f"{name.replace('.', '/')}.class", classes[name])
 
 
-def _compiled() -> dict[str, bytes]:
+def _compiled(silence: int) -> dict[str, bytes]:
     interfaces = SqlCatalog.Java.implements
     with idle_jvm() as java:
         methods = delegating_methods(java, interfaces, "there()")
-        source = catalog_class(PACKAGE, interfaces, methods, module=MODULE, patience=PATIENCE)
+        source = catalog_class(PACKAGE, interfaces, methods, module=MODULE, silence=silence, patience=PATIENCE)
         return compiled(java, source)
