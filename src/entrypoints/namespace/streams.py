@@ -28,7 +28,6 @@ class Incoming:
         self._error: Exception | None = None
         self._source = reader
         self._valid = valid
-        self.reader = pa.RecordBatchReader.from_batches(reader.schema, self._batches())
 
     @staticmethod
     def of_bytes(data: bytes) -> Incoming:
@@ -52,7 +51,8 @@ class Incoming:
             InvalidInput: The stream is malformed.
         """
         try:
-            yield self.reader
+            # Not an attribute: a reader that has this object in its batches would never be released, unread.
+            yield pa.RecordBatchReader.from_batches(self._source.schema, self._batches())
         except Exception as error:
             if self._error is None:
                 raise

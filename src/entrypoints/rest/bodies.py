@@ -2,11 +2,15 @@
 
 A body is received whole before its operation takes a thread, so clients that send slowly hold no thread. Large bodies
 are in temporary files. The bytes of all bodies are bounded, and so are the bytes of each caller.
+
+The frames of an error often form a cycle with it, and hold the request. The garbage collector counts objects, and not
+their sizes, so it would come hundreds of megabytes later. It runs after some bytes of failed requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +25,8 @@ from lancekeep.entrypoints.rest.errors import HttpError
 IN_MEMORY: Final = 1 << 18
 """The size in bytes up to which a body stays in memory."""
 _WRITTEN_AT_ONCE: Final = 1 << 20
+_FAILED: Final = 32 << 20
+"""The bytes of failed requests after which the garbage collector runs."""
 
 
 class Bodies:
@@ -33,6 +39,7 @@ class Bodies:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: Counter[str] = Counter()
+        self._failed = 0
 
     @asynccontextmanager
     async def received(self, body: RequestBody, caller: str) -> AsyncIterator[BinaryIO]:
@@ -64,10 +71,19 @@ class Bodies:
                     file.writelines(waiting)
                 file.seek(0)
                 yield cast(BinaryIO, file)
+            except BaseException:
+                self._count_failed(size)
+                raise
             finally:
                 self._held[caller] -= size
                 if not self._held[caller]:
                     del self._held[caller]
+
+    def _count_failed(self, size: int) -> None:
+        self._failed += size
+        if self._failed >= _FAILED:
+            self._failed = 0
+            gc.collect()
 
     def _take(self, caller: str, size: int) -> None:
         held = self._held.total() + size

@@ -219,7 +219,6 @@ class Observation:
                 if status == 499:
                     self._settle(scope, status)
                 self._telemetry.record(scope, status, time.perf_counter() - start, span)
-                state.pop("error", None)  # its frames refer to this state, and to the body: a cycle of any size
 
     def _settle(self, scope: Scope, status: int) -> None:
         """Name the operation of a request that was refused early, and write the line of the audit log."""
