@@ -80,7 +80,7 @@ public class SparkCatalog implements {interfaces} {{
             org.apache.spark.api.python.Py4JServer server =
                 new org.apache.spark.api.python.Py4JServer(session.sparkContext().conf());
             server.start();
-            Process started = null;
+            Process begun = null;
             Object answer = null;  // among the system's properties, which need no class loader
             try {{
                 ProcessBuilder builder = new ProcessBuilder(new String[] {{python, "-m", "{module}", token}});
@@ -90,7 +90,11 @@ public class SparkCatalog implements {interfaces} {{
                 builder.environment().put("PYSPARK_PYTHON", python);
                 builder.redirectOutput(ProcessBuilder.Redirect.DISCARD);
                 builder.redirectError(ProcessBuilder.Redirect.INHERIT);
-                started = builder.start();
+                final Process started = builder.start();
+                begun = started;
+                Runtime.getRuntime().addShutdownHook(new Thread() {{
+                    public void run() {{ started.destroyForcibly(); }}
+                }});
                 long used = 0;
                 int idle = 0;
                 for (int tenths = 0; tenths < {patience} && idle < {silence}; tenths++) {{
@@ -113,16 +117,12 @@ public class SparkCatalog implements {interfaces} {{
                 throw new IllegalStateException("interrupted while the catalog was opened");
             }} finally {{
                 if (answer == null) {{
-                    if (started != null) started.destroyForcibly();
+                    if (begun != null) begun.destroyForcibly();
                     server.shutdown();
                 }}
             }}
-            process = started;
+            process = begun;
             door = (java.util.function.Function) answer;
-            final Process ending = started;
-            Runtime.getRuntime().addShutdownHook(new Thread() {{
-                public void run() {{ ending.destroyForcibly(); }}
-            }});
         }}
 
         /** Return the milliseconds of processor time that a process has used, as far as the system says it. */
