@@ -155,3 +155,15 @@ def test_long_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     printed = [line["event"] for line in server.lines if line.get("logger") == "stderr"]
     assert "x" * 60_000 in printed
     assert {*"".join(printed)} == {"x"}
+
+
+@pytest.mark.parametrize("where", [["--workers", "2"], []])
+def test_log_without_a_reader_costs_no_request(tmp_path: Path, where: list[str]) -> None:
+    store = ["--commit-store", f"sqlite:///{tmp_path}/commits.db"]
+    with serving(str(tmp_path / "lake"), *store, *where) as server:
+        assert server.process.stderr is not None
+        server.process.stderr.close()
+        with httpx.Client(timeout=60) as client:  # one connection, which an error after an answer would end
+            assert {client.get(f"{server.uri}/v1/table").status_code for _ in range(100)} == {200}
+        server.process.terminate()
+        assert server.process.wait(60) == 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -44,10 +45,26 @@ def _stream() -> TextIO:
     return _STREAMS[-1] if _STREAMS else sys.stderr
 
 
+class _Lines:
+    """A stream that drops what it cannot write: a log without a reader, or on a full disk, costs no request."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def log_of(settings: ServerSettings) -> Any:
     """Return a logger that writes lines to stderr."""
+    lines = cast(TextIO, _Lines(_stream()))
     return structlog.wrap_logger(
-        structlog.WriteLogger(_stream()),  # a line is one write, so lines of several workers stay apart
+        structlog.WriteLogger(lines),  # a line is one write, so lines of several workers stay apart
         processors=[*_STAMPED, *_renderers(settings)],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         cache_logger_on_first_use=True,

@@ -83,9 +83,8 @@ class Printed(Thread):
             self._as = _UNKNOWN
         self._is_divided = has_more
         level, logger = self._as
-        with suppress(OSError, ValueError):  # without a reader of the log, the writers of the pipe must not wait
-            if text:
-                self._log.log(level, text, logger=logger)
+        if text:
+            self._log.log(level, text, logger=logger)
 
 
 @contextmanager
