@@ -31,9 +31,9 @@ STREAM_READ = (
     "read_changes",
 )
 BATCH_WRITE = ("vector.", MERGE_SCHEMA, ROW_IDS)
-SPARK_STREAM_WRITE = ("checkpointlocation", "queryname")
+_SPARK_STREAM_WRITE = ("checkpointlocation", "queryname")
 """Options that Spark passes on to every sink: its own, and the argument of ``queryName``."""
-STREAM_WRITE = ("vector.", ROW_IDS, "ignore_removed_versions", *SPARK_STREAM_WRITE)
+STREAM_WRITE = ("vector.", ROW_IDS, "ignore_removed_versions", *_SPARK_STREAM_WRITE)
 
 _KEPT = ("columns", "version", "tag", "branch", "batch_size", "max_partitions")
 
