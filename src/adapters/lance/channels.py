@@ -8,9 +8,17 @@ from typing import Any
 
 import attrs
 
+from lancekeep.adapters.lance.callbacks import refused_to_native_code
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.domain.commit import Committed
-from lancekeep.domain.errors import ConcurrentModification, LancekeepError, NotFound, VersionTaken
+from lancekeep.domain.errors import (
+    ConcurrentModification,
+    LancekeepError,
+    NotFound,
+    TableNotFound,
+    VersionNotFound,
+    VersionTaken,
+)
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import StagedVersion
 
@@ -115,12 +123,25 @@ class Channel:
         )
 
     def _require_fitting(self, request: Any) -> None:
-        if self._fits is not None and not self._fits(request["version"] - 1):
+        """Raise if the commit must not follow the version before it. Nothing was committed then."""
+        table, version = ".".join(request["id"]), request["version"]
+        try:
+            if self._fits is None or self._fits(version - 1):
+                return
             self.error = ConcurrentModification(
-                f"{'.'.join(request['id'])}: another writer has dropped, replaced or retyped columns since the rows "
-                "were written; nothing of this call was committed. Write the rows again."
+                f"{table}: another writer has dropped, replaced or retyped columns since the rows were written; "
+                "nothing of this call was committed. Write the rows again."
             )
-            raise self.error
+        except TableNotFound as error:
+            self.error = refused_to_native_code(error)
+        except VersionNotFound:  # no commit that has not read it may follow a later one
+            self.error = ConcurrentModification(
+                f"{table}: version {version - 1} was cleaned up before its columns were compared with the columns of "
+                "the rows; nothing of this call was committed. Begin the write again."
+            )
+        except LancekeepError as error:
+            self.error = error
+        raise self.error
 
     def create_table_version(self, request: Any) -> Any:
         self.error = None
@@ -175,6 +196,7 @@ class StagingChannel(Channel):
     staged: StagedVersion | None = None
 
     def create_table_version(self, request: Any) -> Any:
+        self.error = None
         self._require_fitting(request)
         self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])
         return {"version": {key: request[key] for key in ("version", "manifest_path", "manifest_size")}}
