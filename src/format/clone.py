@@ -51,7 +51,7 @@ def shallow_clone(content: bytes, name: str, source: str, uuid: str, now: int) -
     manifest.reader_feature_flags |= _BASE_PATHS
     manifest.writer_feature_flags |= _BASE_PATHS
     transaction = _cloning(manifest, source, uuid, shallow=True)
-    return approve_file(name, _following(manifest, indexes, transaction, manifest.version, now), content)
+    return approve_file(name, _following(file, indexes, transaction, manifest.version, now), content)
 
 
 def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> Approved:
@@ -62,7 +62,7 @@ def deep_clone(content: bytes, name: str, source: str, uuid: str, now: int) -> A
     file = _parse_main(content, name)
     indexes = _cloned(_cut(file))
     transaction = _cloning(file.manifest, source, uuid, shallow=False)
-    return approve_file(name, _following(file.manifest, indexes, transaction, file.manifest.version, now), content)
+    return approve_file(name, _following(file, indexes, transaction, file.manifest.version, now), content)
 
 
 def materialized(content: bytes, name: str, uuid: str, now: int) -> Approved | None:
@@ -94,7 +94,7 @@ def materialized(content: bytes, name: str, uuid: str, now: int) -> Approved | N
     transaction = Transaction(read_version=file.manifest.version, uuid=uuid)
     transaction.merge.fragments.extend(file.manifest.fragments)
     transaction.merge.schema.extend(file.manifest.fields)
-    return approve_file(name, _following(file.manifest, indexes, transaction, file.manifest.version + 1, now), content)
+    return approve_file(name, _following(file, indexes, transaction, file.manifest.version + 1, now), content)
 
 
 def _parse_main(content: bytes, name: str) -> ManifestFile:
@@ -146,8 +146,9 @@ def _cloning(manifest: Any, source: str, uuid: str, *, shallow: bool) -> Any:
     return transaction
 
 
-def _following(manifest: Any, indexes: Any, transaction: Any, version: int, now: int) -> bytes:
+def _following(file: ManifestFile, indexes: Any, transaction: Any, version: int, now: int) -> bytes:
+    manifest: Any = file.manifest
     make_successor(manifest, version, now, f"{transaction.read_version}-{transaction.uuid}.txn")
     manifest.writer_feature_flags &= ~FENCE  # a clone is no place that its table leaves
     encoded = None if indexes is None else indexes.SerializeToString()
-    return ManifestFile(manifest, encoded).serialize(transaction)
+    return ManifestFile(manifest, encoded, file.dictionaries).serialize(transaction)

@@ -16,9 +16,7 @@ from lancekeep.format.judge import Approved, approve_file
 from lancekeep.format.manifest import (
     TRANSACTION_SECTIONS,
     ManifestFile,
-    file_of,
     make_successor,
-    place_transaction,
     section_at,
 )
 from lancekeep.format.messages import Transaction
@@ -88,11 +86,9 @@ def emptied(content: bytes, name: str) -> bytes:
     file = ManifestFile.parse(content, name)
     file.manifest.ClearField("fragments")
     file.manifest.ClearField("base_paths")
-    file.manifest.ClearField("index_section")
-    for field in ("transaction_file", *TRANSACTION_SECTIONS):
-        file.manifest.ClearField(field)
+    file.manifest.ClearField("transaction_file")
     file.manifest.reader_feature_flags |= FENCE
-    return file_of(file.manifest.SerializeToString())
+    return ManifestFile(file.manifest, None, file.dictionaries).serialize_with(None)
 
 
 def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> bytes:
@@ -116,14 +112,8 @@ def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> by
         base.path = path
     if fenced:
         manifest.writer_feature_flags &= ~FENCE
-    sections = [] if file.indexes is None else [file.indexes]
-    if manifest.HasField("index_section"):
-        manifest.index_section = 0
     stated = [field for field in TRANSACTION_SECTIONS if manifest.HasField(field)]
-    if stated:
-        sections.append(section_at(content, getattr(manifest, stated[0])))
-        place_transaction(manifest, file.indexes)
-    return file_of(manifest.SerializeToString(), *sections)
+    return file.serialize_with(section_at(content, getattr(manifest, stated[0])) if stated else None)
 
 
 def _following(file: ManifestFile, uuid: str, now: int, location: str | None = None) -> Any:

@@ -128,6 +128,7 @@ def problems(after: TableVersion, before: TableVersion | None = None, facts: Fac
         *_of_numbers(manifest),
         *_of_transaction(after),
         *_of_schema(manifest.fields, before),
+        *_of_dictionaries(after),
         *_of_bases(manifest.base_paths),
         *_of_fragments(manifest, before, facts or {}, changed, replaces_all=replaces_all),
         *_of_flags(manifest, changed),
@@ -177,6 +178,16 @@ def _of_schema(fields: Sequence[SchemaField], before: TableVersion | None) -> It
             arrow_schema(fields, {})
         except ValueError as error:
             yield Problem("the schema", "types of Arrow", str(error))
+
+
+def _of_dictionaries(version: TableVersion) -> Iterator[Problem]:
+    for field in version.manifest.fields:
+        values = field.dictionary
+        if values is None or not values.length:
+            continue
+        if not (values.length > 0 and 0 <= values.offset <= len(version.dictionaries) - values.length):
+            found = f"{values.length} at {values.offset} of {len(version.dictionaries)} bytes"
+            yield Problem(f"the field {field.name!r}", "values of its dictionary in the manifest file", found)
 
 
 def _of_key(fields: dict[int, SchemaField]) -> Iterator[Problem]:

@@ -1,7 +1,8 @@
 """Manifest files of a Lance table (table format, "Manifest").
 
 A file holds the index section (if the table has indexes), the transaction and the manifest message, each after its
-length in four bytes. A footer gives the position of the manifest message.
+length in four bytes. A footer gives the position of the manifest message. If data files have the format 0.1, the file
+begins with the values of their dictionaries.
 """
 
 from __future__ import annotations
@@ -63,6 +64,20 @@ def section_at(content: bytes, position: int) -> bytes:
     """
     begin, end = _section_span(content, position)
     return content[begin:end]
+
+
+def dictionaries_of(content: bytes, *positions: int | None) -> bytes:
+    """Return the bytes with which a manifest file begins, up to its first section.
+
+    The fields of data files of format 0.1 name positions in these bytes, where the values of dictionaries are. The
+    values themselves contain such positions, so every version keeps these bytes at the same place.
+
+    Args:
+        content: the bytes of the file.
+        positions: the positions of its sections, as far as it has them.
+    """
+    begin, _ = message_span(content)
+    return content[: min(each for each in (begin - _LENGTH.size, *positions) if each is not None)]
 
 
 def parse_message(kind: Any, content: bytes) -> Any:
@@ -202,10 +217,12 @@ class ManifestFile:
     Attributes:
         manifest: the manifest message.
         indexes: the encoded index section, or None.
+        dictionaries: the values of dictionaries of format 0.1, with which the file begins.
     """
 
     manifest: Any
     indexes: bytes | None
+    dictionaries: bytes = b""
 
     @staticmethod
     def parse(content: bytes, name: str) -> ManifestFile:
@@ -213,23 +230,33 @@ class ManifestFile:
         try:
             manifest = parse_message(Manifest, content)
             indexes = section_at(content, manifest.index_section) if manifest.HasField("index_section") else None
+            dictionaries = b""
+            if any(field.dictionary.length for field in manifest.fields):
+                stated = (each for each in ("index_section", *TRANSACTION_SECTIONS) if manifest.HasField(each))
+                dictionaries = dictionaries_of(content, *(getattr(manifest, each) for each in stated))
         except ValueError as error:
             raise not_a_manifest(name, error) from error
-        return ManifestFile(manifest, indexes)
+        return ManifestFile(manifest, indexes, dictionaries)
 
     def serialize(self, transaction: Any, fields: Sequence[str] = TRANSACTION_SECTIONS) -> bytes:
         """Encode the file with a transaction inside.
 
         The positions of the sections are set in the manifest message.
         """
-        self.manifest.ClearField("index_section")
-        if self.indexes is not None:
-            self.manifest.index_section = 0
-        for field in TRANSACTION_SECTIONS:
+        return self.serialize_with(transaction.SerializeToString(), fields)
+
+    def serialize_with(self, transaction: bytes | None, fields: Sequence[str] = TRANSACTION_SECTIONS) -> bytes:
+        """Encode the file; with an encoded transaction inside, if there is one."""
+        for field in ("index_section", *TRANSACTION_SECTIONS):
             self.manifest.ClearField(field)
-        place_transaction(self.manifest, self.indexes, fields)
-        sections = [] if self.indexes is None else [self.indexes]
-        return file_of(self.manifest.SerializeToString(), *sections, transaction.SerializeToString())
+        sections = []
+        if self.indexes is not None:
+            self.manifest.index_section = len(self.dictionaries)
+            sections.append(self.indexes)
+        if transaction is not None:
+            place_transaction(self.manifest, self.indexes, fields, after=len(self.dictionaries))
+            sections.append(transaction)
+        return file_of(self.manifest.SerializeToString(), *sections, head=self.dictionaries)
 
 
 def without_columns(message: bytes, names: Collection[str]) -> bytes:
@@ -277,10 +304,15 @@ def transaction_position(indexes: bytes | None) -> int:
     return 0 if indexes is None else _LENGTH.size + len(indexes)
 
 
-def place_transaction(message: Any, indexes: bytes | None, fields: Sequence[str] = TRANSACTION_SECTIONS) -> None:
-    """Set the position of the transaction, by default where every engine reads it."""
+def place_transaction(
+    message: Any, indexes: bytes | None, fields: Sequence[str] = TRANSACTION_SECTIONS, *, after: int = 0
+) -> None:
+    """Set the position of the transaction, by default where every engine reads it.
+
+    ``after`` is the number of bytes before the first section.
+    """
     for field in fields:
-        setattr(message, field, transaction_position(indexes))
+        setattr(message, field, after + transaction_position(indexes))
 
 
 def file_of(message: bytes, *sections: bytes, head: bytes = b"") -> bytes:

@@ -19,7 +19,7 @@ from lancekeep.domain.manifest import Fragment, IndexMetadata, Manifest, SchemaF
 from lancekeep.domain.operations import RewriteGroup, RewrittenIndex, Transaction, UpdateMap
 from lancekeep.format.append import number_rows
 from lancekeep.format.deletions import encode_bitmap
-from lancekeep.format.file_facts import Facts
+from lancekeep.format.file_facts import LEGACY, Facts
 from lancekeep.format.index_coverage import covered_fragments, kind_of
 from lancekeep.format.judge import Approved, approve, refuse
 from lancekeep.format.judged_fragments import problems_of_new
@@ -77,6 +77,7 @@ def next_version(
         case operations.Update() as update:
             after = attrs.evolve(base, manifest=_updated(manifest, update, name))
         case operations.Overwrite() as overwrite:
+            _require_no_dictionaries(manifest, overwrite.schema, name)
             after = TableVersion(_overwritten(manifest, overwrite))
         case operations.UpdateConfig() as settings:
             after = attrs.evolve(base, manifest=_configured(manifest, settings, name))
@@ -266,6 +267,13 @@ def _highest(manifest: Manifest) -> int:
     if manifest.max_fragment_id is not None:
         return manifest.max_fragment_id
     return max((fragment.id for fragment in manifest.fragments), default=-1)
+
+
+def _require_no_dictionaries(manifest: Manifest, fields: Iterable[SchemaField], name: str) -> None:
+    """Refuse columns whose values would have to be in the manifest file."""
+    stored = manifest.data_format.version if manifest.data_format else ""
+    if stored in (LEGACY, "legacy") and any(field.dictionary is not None for field in fields):
+        raise Unsupported(f"{name}: dictionaries of the format {LEGACY} are written by the Lance engine only")
 
 
 def _overwritten(manifest: Manifest, overwrite: operations.Overwrite) -> Manifest:

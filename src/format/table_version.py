@@ -17,6 +17,7 @@ from lancekeep.domain.operations import Transaction
 from lancekeep.format.manifest import (
     OF_ONE_VERSION,
     TRANSACTION_SECTIONS,
+    dictionaries_of,
     file_of,
     message_span,
     not_a_manifest,
@@ -41,11 +42,13 @@ class TableVersion:
         manifest: the manifest. Its fragments are decoded when they are read.
         index_section: the indexes; None if the file has no such section.
         transaction: the transaction inside the file; None if it has none.
+        dictionaries: the values of dictionaries of format 0.1, with which the file begins.
     """
 
     manifest: Manifest
     index_section: IndexSection | None = None
     transaction: Transaction | None = None
+    dictionaries: bytes = attrs.field(default=b"", repr=False)
 
     @property
     def indices(self) -> tuple[IndexMetadata, ...]:
@@ -76,9 +79,12 @@ class TableVersion:
             position = manifest.transaction_position
             if position is not None:
                 transaction = _section(content, "Transaction", position, decoded_transaction)
+            dictionaries = b""
+            if any(field.dictionary is not None and field.dictionary.length for field in manifest.fields):
+                dictionaries = dictionaries_of(content, manifest.index_section, position)
         except ValueError as error:
             raise not_a_manifest(name, error) from error
-        return TableVersion(manifest, index_section, transaction)
+        return TableVersion(manifest, index_section, transaction, dictionaries)
 
     def serialize(self) -> bytes:
         """Encode the file, with the positions of its sections.
@@ -92,15 +98,15 @@ class TableVersion:
         stated = [field for field in TRANSACTION_SECTIONS if message.HasField(field)]
         for field in ("index_section", *TRANSACTION_SECTIONS):
             message.ClearField(field)
-        sections = []
+        head, sections = self.dictionaries, []
         if self.index_section is not None:
-            message.index_section = 0
+            message.index_section = len(head)
             sections.append(encoded(self.index_section).SerializeToString())
         if self.transaction is not None:
             for field in stated or TRANSACTION_SECTIONS:
-                setattr(message, field, sum(4 + len(section) for section in sections))
+                setattr(message, field, len(head) + sum(4 + len(section) for section in sections))
             sections.append(encoded_transaction(self.transaction).SerializeToString())
-        return file_of(message.SerializeToString(), *sections)
+        return file_of(message.SerializeToString(), *sections, head=head)
 
 
 def successor(manifest: Manifest, version: int, now: int, transaction_file: str, tag: str) -> Manifest:

@@ -34,6 +34,7 @@ class Channel:
     is_asked: whether the table commits through the channel. A storage-managed one does so, by the same condition of the
     storage, for an exact commit, where the catalog has to settle indexes, and with ``guards`` in a directory that may
     become another table's.
+    is_tried: whether the engine has asked for a version, after it had written the manifest.
     ``admits`` decides whether a version that another writer has committed since may come between.
     ``fits`` decides whether the commit may follow a version.
     """
@@ -56,6 +57,7 @@ class Channel:
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
         self.committed: Committed | None = None
+        self.is_tried = False
         self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
 
     def bind(self, namespace: Any) -> None:
@@ -144,6 +146,7 @@ class Channel:
         raise self.error
 
     def create_table_version(self, request: Any) -> Any:
+        self.is_tried = True
         self.error = None
         if self.after is not None and not self._follows(request["version"]):
             self.error = self._lost(request, self.after + 1)
@@ -196,6 +199,7 @@ class StagingChannel(Channel):
     staged: StagedVersion | None = None
 
     def create_table_version(self, request: Any) -> Any:
+        self.is_tried = True
         self.error = None
         self._require_fitting(request)
         self.staged = StagedVersion(request["version"], request["manifest_path"], request["manifest_size"])

@@ -252,7 +252,7 @@ class LanceEngine:
         # of the first attempt. Without a table, the engine finds out by a repetition that another writer has created
         # the table.
         repeats = not exactly if plan.read_version else managed
-        with _translated(plan.table, channel):
+        with _translated(plan.table, channel, managed=managed):
             return lance.LanceDataset.commit(
                 plan.uri,
                 lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties)),
@@ -490,10 +490,10 @@ def _one_commit(table: ObjectId, channel: Channel, act: Callable[[], Any]) -> Co
 
 
 @contextmanager
-def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> Iterator[None]:
+def _translated(table: ObjectId, channel: Channel, *, reading: bool = False, managed: bool = False) -> Iterator[None]:
     """Raise errors of the native engine as Lancekeep errors.
 
-    While ``reading``, no error is the caller's fault.
+    While ``reading``, no error is the caller's fault. ``managed``: the engine commits through the channel alone.
     """
     try:
         with panics_translated(str(table)):
@@ -529,4 +529,5 @@ def _translated(table: ObjectId, channel: Channel, *, reading: bool = False) -> 
                 f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
                 "the right table"
             ) from error
-        raise classified(str(table), error, reading=reading) from error
+        unasked = (managed or channel.is_asked) and not channel.is_tried
+        raise classified(str(table), error, reading=reading, unasked=unasked) from error

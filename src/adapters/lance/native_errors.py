@@ -25,6 +25,7 @@ _SOURCE = re.compile(r"(,\s*(location:\s*)?\S+\.rs:\d+:\d+)+$")
 """Where in the engine's own sources an error was raised and wrapped, which it puts at the end of its messages."""
 
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
+_BEFORE_THE_CAUSE = re.compile(rf"^.*?{_UNKNOWN.pattern}(: [^:]*before retrying)?: ", re.DOTALL)
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _DENIED_NUMBERS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
@@ -49,6 +50,9 @@ _LATER_NUMBERS = frozenset(
     )
 )
 
+_NEVER_WRITTEN = "v1 dictionary field"
+"""The engine refuses such a manifest while it encodes it, and calls the outcome of the commit unknown."""
+
 _STORAGE = r"(?=.*(LanceError\(IO\)|Generic \w+ error|HTTP error)).*?"
 """Only the storage's own faults are meant, not a name in the user's data."""
 
@@ -61,6 +65,12 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
             r"|Execution) error|LanceError\(Arrow\): (Divide by zero|Arithmetic overflow|Cast|Compute|Parser) error)",
             InvalidInput,
             "an expression has no value for a row; nothing was changed. Exclude such rows, or use NULLIF or TRY_CAST",
+        ),
+        (
+            _NEVER_WRITTEN,
+            InvalidInput,
+            "the engine cannot write a column of dictionaries without values in the file format 0.1; nothing was "
+            "committed. Copy the table to one with the file format 2.0 or later",
         ),
         (
             # A strict commit of version 1 looks for its base, version 0, and finds version 1.
@@ -141,12 +151,15 @@ def query_error(name: str, error: Exception) -> LancekeepError:
     return InvalidInput(f"{name}: {text}")
 
 
-def classified(name: str, error: Exception, *, reading: bool) -> LancekeepError:
+def classified(name: str, error: Exception, *, reading: bool, unasked: bool = False) -> LancekeepError:
     """Return the Lancekeep error for an error of the native engine.
 
     ``name`` is the table. While ``reading``, the engine got no data of the caller, so invalid data is stored data.
+    ``unasked``: the engine has not asked for a version, so what it calls unknown was not committed.
     """
     text = _SOURCE.sub("", str(error))
+    if unasked or _NEVER_WRITTEN in text:
+        text = _BEFORE_THE_CAUSE.sub("", text)
     if (unknown := _UNKNOWN.search(text)) is not None:  # the storage manages the version, so there is no token
         return StoreUnavailable(
             f"{name}: the storage did not answer, so version {unknown[1]} may have been committed. Read the table's "
