@@ -408,6 +408,29 @@ def test_a_caller_sees_the_events_of_objects_that_it_may_describe(plain: lanceke
         assert (hidden.status_code, hidden.json()["code"]) == (404, 1)
 
 
+def test_a_stream_ends_when_the_credential_of_its_caller_is_revoked(plain: lancekeep.Catalog, tmp_path: Path) -> None:
+    plain.events.record()
+    plain.write("t", ROWS)
+    plain.events.record()
+    keys = KeyFile(tmp_path / "keys.json")
+    key, secret = keys.create("ada", ())
+    settings = ServerSettings(keys=str(tmp_path / "keys.json"))
+    namespace = lancekeep.DirectoryNamespace(**{"root": str(tmp_path / "lake"), "storage.fsync": "false"})
+    headers = {"x-api-key": secret, "accept": "text/event-stream"}
+    with (
+        running(create_app(namespace, settings, middleware=security_of(settings, {}).middleware), settings) as url,
+        httpx.stream("GET", f"{url}/v1/events", headers=headers, timeout=60) as stream,
+    ):
+        lines = stream.iter_lines()
+        assert any(line.startswith("data: ") for line in lines)
+        keys.revoke(key.id)
+        plain.write("t", ROWS, "append")
+        plain.events.record()
+        later = (json.loads(line[6:])["data"] for line in lines if line.startswith("data: "))
+        assert not any(data.get("version") == 2 for data in later)
+        assert httpx.get(f"{url}/v1/events", headers=headers).status_code == 401
+
+
 def test_a_server_records_events_until_it_is_killed_and_after(plain: lancekeep.Catalog, tmp_path: Path) -> None:
     uri = str(tmp_path / "lake/t.lance")
     lance.write_dataset(ROWS, uri)

@@ -275,7 +275,8 @@ class Operations:
                 call = await self._parsed(partial(call_of, route, parameters, scope, content), content)
                 state["call"] = call
                 if route.answer is Body.EVENTS:
-                    response = await self.events.answer(call, partial(self._waiting, caller, receive), receive, send)
+                    waiting = partial(self._waiting, state.get("authenticate"), receive)
+                    response = await self.events.answer(call, waiting, receive, send)
                     if response is not None:
                         await response(scope, receive, send)
                     return
@@ -306,10 +307,12 @@ class Operations:
             await body.discard(UNREAD)
         await response(scope, receive, send)
 
-    async def _waiting(self, caller: str, receive: Receive, call: Call) -> Any:
-        """Perform a call for a caller that waits for events."""
+    async def _waiting(self, authenticate: Callable[[], Awaitable[Any]] | None, receive: Receive, call: Call) -> Any:
+        """Perform a call for a caller that waits for events, as long as its credential is valid."""
+        if authenticate is not None:
+            call = attrs.evolve(call, principal=await authenticate())
         async with deadline(call, self._settings):
-            return await self._in_thread(caller, receive, partial(self._perform, call))
+            return await self._in_thread(getattr(call.principal, "name", ""), receive, partial(self._perform, call))
 
     async def _parsed(self, parse: Callable[[], Call], content: BinaryIO) -> Call:
         """Return a request; others are answered while a large one is parsed."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,7 +31,8 @@ _LONGEST = 16_384
 class Authentication:
     """Accept requests with a valid API key or bearer token.
 
-    They receive its principal.
+    They receive its principal, and a function that authenticates a caller who has waited again: its credential may have
+    been revoked, or have expired.
 
     An API key is also accepted as a bearer token, for clients that know no other way. Credentials in a body are not
     read, because a body is read only for an authenticated caller.
@@ -48,12 +49,13 @@ class Authentication:
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        authenticate = partial(self._principal, Headers(scope=scope))
         try:
-            principal = await self._principal(Headers(scope=scope))
+            principal = await authenticate()
         except HttpError as error:
             await refuse(error, scope, receive, send)
             return
-        scope.setdefault("state", {})["principal"] = principal
+        scope.setdefault("state", {}).update(principal=principal, authenticate=authenticate)
         await self._app(scope, receive, send)
 
     async def _principal(self, headers: Headers) -> Principal:
