@@ -67,6 +67,30 @@ def test_an_answer_has_the_values_of_all_files(catalog: lancekeep.Catalog, condi
         assert found.schema.field("word").type == WORD
 
 
+def test_an_answer_has_the_values_of_maps_in_all_files(tmp_path: Path, catalog: lancekeep.Catalog) -> None:
+    """The engine stores maps in files of format 2.2 alone."""
+    kind = pa.map_(pa.string(), WORD)
+    wanted: list[Any] = []
+    for values in (["a", "b"], ["c", None, "a"]):
+        items = pa.array(values, pa.string()).dictionary_encode().cast(WORD)
+        offsets = pa.array([0, 1, 1, len(values)], pa.int32())
+        mask = pa.array([False, True, False])
+        part = pa.MapArray.from_arrays(offsets, pa.array(map(str, range(len(values)))), items, type=kind, mask=mask)
+        lance.write_dataset(
+            pa.table({"map": part}),
+            tmp_path / "lake" / "t.lance",
+            mode="append" if wanted else "create",
+            data_storage_version="2.2",
+        )
+        wanted += part.to_pylist()
+    for fields in ({}, {"k": 3, "offset": 2}):
+        data = CatalogNamespace(catalog).query_table(api.QueryTableRequest(**query("t", **fields))).data
+        found = pa.ipc.open_file(data).read_all()
+        found.validate(full=True)
+        assert found["map"].to_pylist() == (wanted[2:5] if fields else wanted)
+        assert found.schema.field("map").type == kind
+
+
 def test_more_values_than_a_dictionary_can_have_are_refused_by_name(catalog: lancekeep.Catalog) -> None:
     catalog.write("t", words(0, *(f"a{at}" for at in range(100))))
     catalog.write("t", words(100, *(f"b{at}" for at in range(100))), "append")

@@ -52,11 +52,12 @@ class Dictionaries:
         if isinstance(array, pa.StructArray):
             fields = [self._merged(array.field(at), (*place, at), name) for at in range(array.type.num_fields)]
             return pa.StructArray.from_arrays(fields, fields=list(array.type), mask=array.is_null())
-        if isinstance(array, pa.ListArray | pa.LargeListArray) and not isinstance(array, pa.MapArray):
+        if isinstance(array, pa.ListArray | pa.LargeListArray):
             first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-            inner = self._merged(array.values.slice(first, last - first), (*place, 0), name)
+            parts = (array.keys, array.items) if isinstance(array, pa.MapArray) else (array.values,)
+            inner = [self._merged(part.slice(first, last - first), (*place, at), name) for at, part in enumerate(parts)]
             offsets = pc.subtract(array.offsets, pa.scalar(first, array.offsets.type))
-            return type(array).from_arrays(offsets, inner, type=array.type, mask=array.is_null())
+            return type(array).from_arrays(offsets, *inner, type=array.type, mask=array.is_null())
         return array
 
     def _encoded(self, array: pa.DictionaryArray, place: tuple[int, ...], name: str) -> pa.DictionaryArray:
