@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from served_processes import workers_of
 
+from servers import free_port
+
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
 
@@ -167,3 +169,20 @@ def test_log_without_a_reader_costs_no_request(tmp_path: Path, where: list[str])
             assert {client.get(f"{server.uri}/v1/table").status_code for _ in range(100)} == {200}
         server.process.terminate()
         assert server.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_server_starts_with_closed_standard_files(tmp_path: Path, form: str) -> None:
+    """Nor does a file that it opens get the number of stderr, to which native code prints."""
+    port = free_port()
+    where = [str(tmp_path / "lake"), "--commit-store", "conditional-put://", "--port", str(port), "--log-format", form]
+    line = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "lancekeep", "serve", *where]
+    with subprocess.Popen(line) as process, httpx.Client(transport=httpx.HTTPTransport(retries=7)) as client:
+        try:
+            assert client.get(f"http://127.0.0.1:{port}/healthz", timeout=60).status_code == 200
+            let_the_engine_panic(f"http://127.0.0.1:{port}")
+            assert {os.readlink(f"/proc/{process.pid}/fd/{each}") for each in range(2)} == {os.devnull}
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()

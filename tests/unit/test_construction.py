@@ -21,6 +21,7 @@ CAUSE = "the cause of an error that is not raised here"
 OTHERS = "an object or a class of another package, which is configured in this way"
 NAMES = "functions and classes of this module, by name"
 EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
+    "__main__.py": (OTHERS, {"stderr", "stdin", "stdout"}),
     "adapters/committers/tls.py": (OTHERS, {"check_hostname", "minimum_version", "verify_mode"}),
     "adapters/event_sinks/webhook.py": (OTHERS, {"daemon", "sock"}),
     "adapters/lance/callbacks.py": (CAUSE, {"__cause__"}),
