@@ -488,6 +488,24 @@ def test_indexes_of_all_rows_are_neither_read_nor_quoted(site: Site) -> None:
         assert not re.search(r"_indices|\.idx|\.lance|not found", refused.text)
 
 
+def test_what_is_damaged_is_not_quoted(site: Site) -> None:
+    """The engine quotes the size of the manifest file, which depends on hidden columns."""
+    site.catalog.write("worlda.torn", people("worlda"))
+    [manifest] = (site.folder / "lake").glob("*worlda$torn/_versions/*.manifest")
+    manifest.write_bytes(manifest.read_bytes()[:-16] + b"\xff" * 8 + manifest.read_bytes()[-8:])
+    described = ("/v1/table/worlda$torn/describe", {"load_detailed_metadata": True})
+    for path, body in (
+        ("/v1/table/worlda$torn/query", query()),
+        ("/v1/table/worlda$torn/query", {**query(), "context": {"lancekeep.timestamp": "2100-01-01T00:00:00Z"}}),
+        ("/v1/table/worlda$torn/count_rows", {}),
+        described,
+    ):
+        assert ".manifest" in site.send("root", path, body).text
+        refused = site.send("both", path, body)
+        assert (refused.status_code, refused.json()["code"]) == (500, 18)
+        assert refused.json()["error"].endswith("run `lancekeep fsck`")
+
+
 def test_an_entity_tag_of_another_caller_is_no_answer(site: Site) -> None:
     for path in ("/lancekeep/v1/table/worlda$people", "/lancekeep/v1/table/worlda$people?load_detailed_metadata=true"):
         mine, theirs = (site.send(who, f"GET {path}") for who in ("both", "root"))

@@ -30,6 +30,9 @@ from lancekeep.format.schema import arrow_schema
 from lancekeep.ports.rows import Query
 from lancekeep.ports.table_engine import TableEngine
 
+UNREADABLE: Final = "the version of the table cannot be read; ask an administrator to run `lancekeep fsck`"
+"""What the caller learns of damage: errors quote sizes and bytes of files, which depend on all columns and rows."""
+
 
 class RestrictedRows:
     """Reads tables within restrictions."""
@@ -134,9 +137,7 @@ def _quiet() -> Iterator[None]:
     except Retryable as error:
         raise StoreUnavailable("the version of the table cannot be read now; send the query again later") from error
     except (Damaged, AccessDenied) as error:
-        raise Damaged(
-            "the version of the table cannot be read; ask an administrator to run `lancekeep fsck`"
-        ) from error
+        raise Damaged(UNREADABLE) from error
     except LancekeepError as error:
         raise InvalidInput(
             "the engine cannot compute the query: compare values of one type, divide by no zero, and search columns "

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from lancekeep.adapters.lance.namespace_errors import translating
 from lancekeep.application.catalog import services_of
-from lancekeep.application.rows.restricted_rows import RestrictedRows
-from lancekeep.domain.errors import AccessDenied
+from lancekeep.application.rows.restricted_rows import UNREADABLE, RestrictedRows
+from lancekeep.domain.errors import AccessDenied, Damaged
 from lancekeep.domain.restrictions import RESTRICTED, Restriction
 from lancekeep.entrypoints.namespace.arrow_schema import json_schema
 from lancekeep.entrypoints.namespace.boundary import timestamp_of
@@ -53,7 +53,12 @@ class RestrictedOperations:
         )
         if method is None:
             raise AccessDenied(f"{operation} shows more than columns and rows; it needs a grant without a restriction")
-        return method(request, restriction)
+        try:
+            return method(request, restriction)
+        except Exception as error:
+            if isinstance(error, Damaged) or isinstance(error.__cause__, Damaged):
+                raise Damaged(UNREADABLE) from error
+            raise
 
     def _query_table(self, request: api.QueryTableRequest, restriction: Restriction) -> pa.RecordBatchReader:
         version, branch = self._version(request), branch_of(request)
