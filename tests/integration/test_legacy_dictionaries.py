@@ -120,6 +120,26 @@ def fields_of(catalog: lancekeep.Catalog) -> Any:
     return parse_manifest(catalog.open("t0")._ds.serialized_manifest(), "t0").fields
 
 
+def test_change_by_an_index_that_lacks_rows_is_refused_by_its_reason(tmp_path: Path) -> None:
+    """The engine refuses most of such changes."""
+    rows = pa.table({"id": [1, 2, 3]})
+    refusals = list[str]()
+    with lancekeep.connect(str(tmp_path)) as catalog:
+        for name in map("t{}".format, range(12)):
+            lance.write_dataset(rows, tmp_path / f"{name}.lance", data_storage_version="0.1")
+            catalog.structure.create_index(name, NewIndex("id", "BTREE", "ids"))
+            catalog.write(name, rows, "append")
+            try:
+                catalog.data.delete(name, "id = 1")
+            except lancekeep.Unsupported as error:
+                refusals.append(str(error))
+                catalog.structure.merge_indexes(name, ["ids"])
+                catalog.data.delete(name, "id = 1")
+            assert sorted(catalog.open(name).to_table()["id"].to_pylist()) == [2, 2, 3, 3]
+    assert refusals
+    assert all("by merge_indexes" in each for each in refusals)
+
+
 def test_the_server_answers_400_to_them(catalog: lancekeep.Catalog) -> None:
     with serving(CatalogNamespace(catalog)) as server, httpx.Client(base_url=server.uri) as client:
         sink = pa.BufferOutputStream()

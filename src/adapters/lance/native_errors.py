@@ -60,7 +60,14 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), meaning, advice)
     for pattern, meaning, advice in (
         (
-            # First, because its texts quote values of rows.
+            # Seen for deletes and updates in the file format 0.1, whose readers give rows in no order.
+            r"^Query Execution error: Execution error: integers are ordered up to",
+            Unsupported,
+            "in the file format 0.1, the engine cannot change rows by an index that lacks some rows; nothing was "
+            "changed. Add them to the index by merge_indexes, or drop the index",
+        ),
+        (
+            # First of the others, because its texts quote values of rows.
             r"^(External error: )?(Query Execution error: (Error applying filter expression to batch: (Arrow|Execution)"
             r"|Execution) error|LanceError\(Arrow\): (Divide by zero|Arithmetic overflow|Cast|Compute|Parser) error)",
             InvalidInput,
