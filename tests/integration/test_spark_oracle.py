@@ -199,11 +199,17 @@ class Statements:
             where, nulls = self.random.choice(CONDITIONS), self.random.choice(["", "NULLS FIRST", "NULLS LAST"])
             yield f"SELECT min({name}), max({name}), count(*), count({name}) FROM {{t}}{where}"
             yield f"SELECT {name}, count(*), count(s), max(i64), min(s) FROM {{t}}{where} GROUP BY {name}"
+            summed = ("i8", "i16", "i32")[number % 3]
+            yield (
+                f"SELECT {name}, sum({summed}), avg({summed}), min(f64) + 0, max(f32) + 0 "  # -0.0 + 0 is 0.0
+                f"FROM {{t}}{where} GROUP BY {name}"
+            )
             for way in ("ASC", "DESC"):
                 limit = ("LIMIT 5", "LIMIT 3 OFFSET 4")[number % 2]
                 yield f"SELECT id, ar, {name} FROM {{t}}{where} ORDER BY {name} {way} {nulls}, id DESC {limit}"
         for where in CONDITIONS:
             yield f"SELECT min(f64), max(f32), count(ar), count(*) FROM {{t}}{where}"
+            yield f"SELECT sum(i8) + count(*), avg(i16), try_sum(i32), try_avg(i8), sum(d5), avg(d20) FROM {{t}}{where}"
             yield f"SELECT b, dt, count(*) n FROM {{t}}{where} GROUP BY dt, b HAVING n > 1"
         for name in ("f64", "s", "d38"):
             yield f"SELECT DISTINCT {name}, b FROM {{t}}"

@@ -8,7 +8,7 @@ partitions. A MERGE that only inserts is an append for Spark; its write learns t
 Before the query is planned, `changed_query` can leave out columns and arrange the rows.
 
 Spark has no plan for a dynamic overwrite that takes a DataFrame. The strategy plans it as Spark plans other overwrites
-of this kind.
+of this kind. It also plans aggregates whose partial results a scan computes (`partial_aggregates`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lancekeep.entrypoints.spark.internals import classes
 from lancekeep.entrypoints.spark.internals.changed_query import QUERY
 from lancekeep.entrypoints.spark.internals.compiler import instance
 from lancekeep.entrypoints.spark.internals.driver import Driver
+from lancekeep.entrypoints.spark.internals.partial_aggregates import PARTIAL_AGGREGATES
 from lancekeep.entrypoints.spark.internals.sessions import planner
 
 _CLASS = "LancekeepRowLevelStrategy"
@@ -26,6 +27,8 @@ _CLASS = "LancekeepRowLevelStrategy"
 _SOURCE = """
 import org.apache.spark.sql.catalyst.ProjectingInternalRow;
 import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.expressions.aggregate.*;
+import org.apache.spark.sql.catalyst.planning.PhysicalAggregation$;
 import org.apache.spark.sql.catalyst.plans.LeftSemi$;
 import org.apache.spark.sql.catalyst.plans.RightOuter$;
 import org.apache.spark.sql.catalyst.plans.logical.*;
@@ -36,13 +39,15 @@ import org.apache.spark.sql.connector.write.RowLevelOperationTable;
 import org.apache.spark.sql.connector.write.V1Write;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.PlanLater;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.aggregate.*;
 import org.apache.spark.sql.execution.datasources.v2.*;
 import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Seq;
 
 public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.SparkStrategy {
     public scala.collection.immutable.Seq apply(LogicalPlan plan) {
-        Object found = null;
+        Object found = plan instanceof Aggregate ? PartialAggregates.plan(plan) : null;
         if (plan instanceof InsertOnlyMerge && ((InsertOnlyMerge) plan).write().isDefined()) {
             Object write = ((InsertOnlyMerge) plan).write().get();
             if (write instanceof java.util.function.Consumer) ((java.util.function.Consumer) write).accept(
@@ -89,6 +94,8 @@ public class LancekeepRowLevelStrategy extends org.apache.spark.sql.execution.Sp
 
     @QUERY@
 
+    @PARTIAL_AGGREGATES@
+
     /** Read again what is cached of the table, as Spark does after each write. */
     public static class Refresh extends scala.runtime.AbstractFunction0 {
         private final DataSourceV2Relation table;
@@ -115,7 +122,8 @@ def install_strategy(driver: Driver) -> None:
     found = methods.extraStrategies()
     present = [found.apply(at) for at in range(found.size())]
     if all(each.getClass().getName() != _CLASS for each in present):
-        strategy = instance(driver, _SOURCE.replace("@QUERY@", QUERY), _CLASS)
+        source = _SOURCE.replace("@QUERY@", QUERY).replace("@PARTIAL_AGGREGATES@", PARTIAL_AGGREGATES)
+        strategy = instance(driver, source, _CLASS)
         getattr(methods, "extraStrategies_$eq")(driver.seq([*present, strategy]))
 
 

@@ -1,23 +1,25 @@
-"""Compute the aggregates of a query next to the rows.
+"""Compute partial results of aggregates next to the rows.
 
-Each task returns partial results, one row per batch and group. Spark merges them by its own rules, so it also unites
-groups that it holds equal, such as -0.0 and 0.0.
+Each task returns the values of the buffers in which Spark aggregates, one row for some rows of a group. Spark merges
+them by its own rules. Rows whose partial result would not be Spark's are returned one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import attrs
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, LongType, StructType
 
+from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader
 
-_COUNT_ROWS, _COUNT, _MIN, _MAX = "count(*)", "count", "min", "max"
-_KINDS = {"CountStar": _COUNT_ROWS, "Count": _COUNT, "Min": _MIN, "Max": _MAX}
 _ORDERED: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -27,6 +29,11 @@ _ORDERED: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_binary,
     pa.types.is_temporal,
 )
+_LARGEST = 2**63 - 1
+_BATCHES = 8
+"""So many batches of the reader are aggregated together, at most about 16 MB."""
+_FEW_PER_GROUP = 2
+"""With fewer rows per group, partial results take more time than they save."""
 
 
 def is_ordered(kind: pa.DataType) -> bool:
@@ -42,42 +49,93 @@ def column_of(expression: Any, columns: pa.Schema) -> str | None:
     return names[0] if len(names) == 1 and names[0] in columns.names else None
 
 
+def counts_rows(aggregation: Any) -> bool:
+    """Return whether Spark's ``Aggregation`` asks for nothing but the number of rows."""
+    kinds = [each.getClass().getSimpleName() for each in aggregation.aggregateExpressions()]
+    return kinds == ["CountStar"] and not list(aggregation.groupByExpressions())
+
+
+class Buffer(NamedTuple):
+    """A value that Spark merges.
+
+    Attributes:
+        function: pyarrow's function.
+        column: The column; None for the number of rows.
+        kind: The type of the value.
+        default: The value of no values.
+    """
+
+    function: str
+    column: str | None
+    kind: DataType
+    default: float | None = None
+
+
 @attrs.frozen
 class Aggregate:
     """An aggregate of one column; of none for ``count(*)``."""
 
     kind: str
-    column: str | None = None
+    column: str | None
 
     def __str__(self) -> str:
-        return self.kind if self.column is None else f"{self.kind}({self.column})"
+        return f"{self.kind}({'*' if self.column is None else self.column})"
+
+    def buffers(self, columns: StructType) -> tuple[Buffer, ...]:
+        """Return the buffers of Spark's aggregate; none if Spark must compute it."""
+        if self.column is None:
+            return (Buffer("count_all", None, LongType()),) if self.kind == "count" else ()
+        kind = columns[self.column].dataType
+        stored = arrow_of(StructType([columns[self.column]])).field(0).type
+        is_integer, is_floating = pa.types.is_integer(stored), pa.types.is_floating(stored)
+        count = Buffer("count", self.column, LongType())
+        match self.kind:
+            case "count":
+                return (count,)
+            case "min" | "max" if is_ordered(stored):
+                return (Buffer(self.kind, self.column, kind),)
+            case "sum" if is_integer or is_floating:
+                return (Buffer("sum", self.column, LongType() if is_integer else DoubleType()),)
+            case "avg" if is_integer or is_floating:
+                return (Buffer("sum", self.column, DoubleType(), default=0.0), count)
+        return ()
 
 
 @attrs.frozen
 class Aggregation:
-    """The aggregates of a query, and the columns that it groups by."""
+    """The aggregates of a query.
+
+    Attributes:
+        groups: The columns that it groups by.
+        aggregates: What it asks for.
+        buffers: What Spark merges for that.
+    """
 
     groups: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
+    buffers: tuple[Buffer, ...]
 
     @staticmethod
-    def of(given: Any, columns: pa.Schema) -> Aggregation | None:
-        """Translate Spark's ``Aggregation``.
+    def of(asked: str, columns: StructType) -> Aggregation | None:
+        """Read what `internals.partial_aggregates` asks for.
 
         Args:
-            given: The aggregation.
-            columns: The columns of the table, in Spark's types.
+            asked: The JSON of the names of grouped columns, and of a kind and a column for each aggregate.
+            columns: The columns of the table.
 
         Returns:
             None if Spark must compute it.
         """
-        groups = [column_of(each, columns) for each in given.groupByExpressions()]
-        found = [_aggregate(each, columns, grouped=bool(groups)) for each in given.aggregateExpressions()]
-        known_groups = [name for name in groups if name is not None and is_ordered(columns.field(name).type)]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found) or len(known_groups) < len(groups) or not [*known, *known_groups]:
+        groups, given = json.loads(asked)
+        aggregates = tuple(Aggregate(kind, column) for kind, column in given)
+        read = [*groups, *(each.column for each in aggregates if each.column is not None)]
+        if not set(columns.names).issuperset(read):
             return None
-        return Aggregation(tuple(known_groups), tuple(known))
+        are_ordered = [is_ordered(field.type) for field in arrow_of(StructType([columns[name] for name in groups]))]
+        buffers = [each.buffers(columns) for each in aggregates]
+        if not (all(are_ordered) and all(buffers)) or not [*groups, *buffers]:
+            return None
+        return Aggregation(tuple(groups), aggregates, tuple(chain.from_iterable(buffers)))
 
     def __str__(self) -> str:
         by = f" by [{', '.join(self.groups)}]" if self.groups else ""
@@ -86,20 +144,21 @@ class Aggregation:
     @property
     def counts_rows(self) -> bool:
         """Whether the query asks for nothing but the number of rows."""
-        return not self.groups and self.aggregates == (Aggregate(_COUNT_ROWS),)
+        return not self.groups and all(each.column is None for each in self.buffers)
 
     @property
     def columns(self) -> list[str]:
         """The columns to read."""
-        return list(dict.fromkeys([*self.groups, *(each.column for each in self.aggregates if each.column)]))
+        read = [each.column for each in self.buffers if each.column is not None]
+        return list(dict.fromkeys([*self.groups, *read]))
 
     def result(self, columns: StructType) -> StructType:
-        """Return the schema of the partial results: the groups, then the aggregates."""
-        results = [columns[name] for name in self.groups]
-        for each in self.aggregates:
-            kind = LongType() if each.column is None or each.kind == _COUNT else columns[each.column].dataType
-            results.append(StructField(str(each), kind))
-        return StructType(results)
+        """Return the schema of the partial results: the groups, then the buffers."""
+        kinds = [columns[name].dataType for name in self.groups] + [each.kind for each in self.buffers]
+        result = StructType()
+        for at, kind in enumerate(kinds):  # by position, because names may repeat
+            result = result.add(f"c{at}", kind)
+        return result
 
 
 @attrs.frozen
@@ -117,59 +176,91 @@ class Aggregator:
     schema: pa.Schema
 
     def read(self, runs: Sequence[range]) -> Iterator[pa.RecordBatch]:
-        """Yield one batch of results for each batch of rows."""
-        compute = self._grouped if self.aggregation.groups else self._whole
-        yield from map(compute, self.reader.read(runs))
-        if not self.aggregation.groups:  # Spark takes the count of no results as NULL
-            yield self._whole(pa.RecordBatch.from_pylist([], schema=self.reader.schema))
+        """Yield batches of partial results."""
+        saves_time = True
+        for rows in _joined(self.reader.read(runs)):
+            rows = self._with_equal_groups(rows)
+            if saves_time and all(_is_exact(each, rows) for each in self.aggregation.buffers):
+                found = self._aggregated(rows)
+                saves_time = not self.aggregation.groups or _FEW_PER_GROUP * found.num_rows <= rows.num_rows
+            else:
+                found = self._apart(rows)
+            yield from found.to_batches()
 
-    def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values = [_value(each, batch) for each in self.aggregation.aggregates]
-        arrays = [pa.array([value], field.type) for value, field in zip(values, self.schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+    def _with_equal_groups(self, rows: pa.Table) -> pa.Table:
+        """Give numbers that Spark groups together the same bits."""
+        for name in self.aggregation.groups:
+            at = rows.schema.get_field_index(name)
+            values = rows.column(at)
+            if pa.types.is_floating(values.type):
+                zero, nan = pa.scalar(0.0, values.type), pa.scalar(float("nan"), values.type)
+                equal = pc.if_else(pc.is_nan(values), nan, pc.add(values, zero))  # -0.0 + 0.0 is 0.0
+                rows = rows.set_column(at, rows.schema.field(at), equal)
+        return rows
 
-    def _grouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        functions: list[Any] = [
-            ([], "count_all") if each.column is None else (each.column, each.kind)
-            for each in self.aggregation.aggregates
-        ]
-        found = pa.table(batch).group_by(list(self.aggregation.groups), use_threads=False).aggregate(functions)
-        table = pa.Table.from_arrays(found.columns, schema=self.schema)  # the groups are the first columns
-        return table.combine_chunks().to_batches()[0]
+    def _aggregated(self, rows: pa.Table) -> pa.Table:
+        columns: list[pa.ChunkedArray] = [rows.column(name) for name in self.aggregation.groups]
+        functions: list[Any] = []
+        for buffer in self.aggregation.buffers:
+            if buffer.column is None:
+                functions.append(([], buffer.function))
+                continue
+            options = pc.ScalarAggregateOptions(min_count=0) if buffer.default is not None else None
+            functions.append((f"c{len(columns)}", buffer.function, options))
+            columns.append(_operand(buffer, rows))
+        named = pa.Table.from_arrays(columns, [f"c{at}" for at in range(len(columns))])
+        keys = named.schema.names[: len(self.aggregation.groups)]
+        found = named.group_by(keys, use_threads=False).aggregate(functions)
+        return pa.Table.from_arrays(found.columns, schema=self.schema).combine_chunks()
 
-
-def _aggregate(given: Any, columns: pa.Schema, *, grouped: bool) -> Aggregate | None:
-    kind = _KINDS.get(given.getClass().getSimpleName())
-    if kind is None or kind == _COUNT_ROWS:
-        return Aggregate(kind) if kind else None
-    column = column_of(given.children()[0], columns)
-    if column is None or (kind == _COUNT and given.isDistinct()):
-        return None
-    stored = columns.field(column).type
-    if kind == _COUNT or (is_ordered(stored) and not (grouped and pa.types.is_floating(stored))):
-        return Aggregate(kind, column)
-    return None
-
-
-def _value(aggregate: Aggregate, batch: pa.RecordBatch) -> Any:
-    if aggregate.column is None:
-        return batch.num_rows
-    values = batch.column(aggregate.column)
-    if aggregate.kind == _COUNT:
-        return len(values) - values.null_count
-    return _extreme(values.drop_null(), aggregate.kind)
+    def _apart(self, rows: pa.Table) -> pa.Table:
+        """Return each row as a partial result of its own."""
+        columns = [rows.column(name) for name in self.aggregation.groups]
+        columns += [_single(each, rows) for each in self.aggregation.buffers]
+        found = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
+        return pa.Table.from_arrays(found, schema=self.schema).combine_chunks()
 
 
-def _extreme(values: pa.Array, kind: str) -> pa.Scalar | None:
-    """Return the first of the least or greatest values, as Spark does; its NaN exceeds every number."""
-    if pa.types.is_floating(values.type):
-        numbers = values.filter(pc.invert(pc.is_nan(values)))
-        if len(numbers) < len(values) and (kind == _MAX or not len(numbers)):
-            return pa.scalar(float("nan"), values.type)
-        values = numbers
-    if not len(values):
-        return None
-    extreme = pc.min_max(values)[kind]
-    if not pa.types.is_floating(values.type):
-        return extreme
-    return values[pc.index(values, extreme).as_py()]  # -0.0 equals 0.0
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    remaining = iter(batches)
+    while some := list(islice(remaining, _BATCHES)):
+        yield pa.Table.from_batches(some)
+
+
+def _operand(buffer: Buffer, rows: pa.Table) -> pa.ChunkedArray:
+    values = rows.column(buffer.column)
+    is_summed = buffer.function == "sum" and isinstance(buffer.kind, DoubleType)
+    return values.cast(pa.float64(), safe=False) if is_summed else values  # large numbers lose digits, as in Spark
+
+
+def _single(buffer: Buffer, rows: pa.Table) -> pa.ChunkedArray:
+    """Return the buffer of each row."""
+    if buffer.column is None:
+        return pa.chunked_array([pa.repeat(1, rows.num_rows)])
+    if buffer.function == "count":
+        return rows.column(buffer.column).is_valid()
+    values = _operand(buffer, rows)
+    return values if buffer.default is None else values.fill_null(buffer.default)
+
+
+def _is_exact(buffer: Buffer, rows: pa.Table) -> bool:
+    """Return whether the buffer of the rows is the one that Spark has for them."""
+    if buffer.column is None or buffer.function == "count":
+        return True
+    values = rows.column(buffer.column)
+    if buffer.function == "sum":
+        return not pa.types.is_int64(values.type) or isinstance(buffer.kind, DoubleType) or _cannot_overflow(values)
+    return not pa.types.is_floating(values.type) or _is_ordered_by_value(values)
+
+
+def _cannot_overflow(values: pa.ChunkedArray) -> bool:
+    """Return whether no order of the values has a sum that exceeds 64 bits."""
+    bounds = pc.min_max(values).as_py()
+    largest = max((abs(each) for each in bounds.values() if each is not None), default=0)
+    return bool(largest * len(values) <= _LARGEST)
+
+
+def _is_ordered_by_value(values: pa.ChunkedArray) -> bool:
+    """Return whether the values have no NaN and no -0.0, whose order is Spark's own."""
+    numbers = values.drop_null().to_numpy()
+    return not np.any(np.isnan(numbers) | ((numbers == 0) & np.signbit(numbers)))

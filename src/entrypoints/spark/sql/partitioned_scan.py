@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -24,7 +24,7 @@ from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
 from lancekeep.entrypoints.spark.sql.partition_reader import PartitionReader
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
-from lancekeep.entrypoints.spark.sql.pushdown import PUSHED, Count, DriverScan, Pushdown
+from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, Count, DriverScan, Pushdown
 from lancekeep.entrypoints.spark.sql.streams import Streams, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
@@ -78,16 +78,6 @@ class PartitionedScanBuilder(Pushdown):
                 self._pushed.append(predicate)
         return self._predicates(rest)
 
-    def pushAggregation(self, aggregation: Any) -> bool:
-        """Accept an aggregation if there are partitions.
-
-        Spark takes the count of no results as NULL.
-        """
-        return bool(self._scan.partitions) and super().pushAggregation(aggregation)
-
-    def supportCompletePushDown(self, aggregation: Any) -> bool:
-        return bool(self._scan.partitions) and super().supportCompletePushDown(aggregation)
-
     def build(self) -> Any:
         if self._is_counted:
             refuse_options(self._name, self._options)
@@ -107,7 +97,7 @@ class PartitionedScanBuilder(Pushdown):
         computed = self._described(condition)
         keeps = self._keeps or self._aggregation is not None or self._limit is not None
         arguments = self._jvm, self._name, self._catalog, self._scan, self._shown, reader, computed, self._options
-        return PartitionedScan(*arguments, self._streams, keeps=keeps)
+        return PartitionedScan(*arguments, self._streams, self._of_partial_results, keeps=keeps)
 
 
 class PartitionedScan(DriverScan):
@@ -117,7 +107,7 @@ class PartitionedScan(DriverScan):
     """
 
     class Java:
-        implements = (READ + "SupportsRuntimeV2Filtering", READ + "Batch")
+        implements = (READ + "SupportsRuntimeV2Filtering", READ + "Batch", AGGREGATING)
 
     def __init__(
         self,
@@ -130,6 +120,7 @@ class PartitionedScan(DriverScan):
         computed: Iterable[str],
         options: Mapping[str, str],
         streams: Streams,
+        aggregated: Callable[[str], Any],
         *,
         keeps: bool,
     ) -> None:
@@ -144,6 +135,18 @@ class PartitionedScan(DriverScan):
         self._options = options
         self._streams = streams
         self._scan = scan
+        self._aggregated = aggregated
+
+    def apply(self, asked: str) -> Any:
+        """Return a scan of partial results; called by the strategy.
+
+        Args:
+            asked: As of `Aggregation.of`.
+
+        Returns:
+            None if Spark must aggregate the rows.
+        """
+        return self._aggregated(asked)
 
     def description(self) -> str:
         partitions = f"{len(self._scan.partitions)} of {len(self._scan.partitions) + self._scan.skipped} partitions"

@@ -1,11 +1,13 @@
 """Accept the parts of a query that Spark offers to push down.
 
-Spark offers a sample first, then filters, then aggregates, or a limit with or without an order, and columns last.
+Spark offers a sample first, then filters, then aggregates, or a limit with or without an order, and columns last. When
+it plans the query, `internals.partial_aggregates` offers aggregates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from pyspark.sql.types import LongType, StructType
 from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
-from lancekeep.entrypoints.spark.sql.aggregates import Aggregation
+from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, counts_rows
 from lancekeep.entrypoints.spark.sql.answers import Unmetered
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
@@ -30,6 +32,9 @@ PUSHED = (
     READ + "SupportsPushDownTableSample",
 )
 """The interfaces of a `Pushdown`."""
+
+AGGREGATING = "java.util.function.Function"
+"""The interface by which `internals.partial_aggregates` asks a scan for another scan."""
 
 COUNTED = StructType().add("count(*)", LongType(), nullable=False)
 _BERNOULLI = "BERNOULLI"
@@ -54,6 +59,7 @@ class Pushdown(Proxy):
         self._pushed: list[Any] = []
         self._limit: int | None = None
         self._orders: tuple[Order, ...] = ()
+        self._is_counted = False
         self._aggregation: Aggregation | None = None
         self._sample: Sample | None = None
 
@@ -71,16 +77,12 @@ class Pushdown(Proxy):
         return False
 
     def pushAggregation(self, aggregation: Any) -> bool:
-        self._aggregation = Aggregation.of(aggregation, arrow_of(self._columns))
-        return self._aggregation is not None
+        """Accept the number of all rows, which the manifest has."""
+        self._is_counted = self._reads_all_rows and counts_rows(aggregation)
+        return self._is_counted
 
     def supportCompletePushDown(self, aggregation: Any) -> bool:
-        """Accept the number of all rows, which the manifest has.
-
-        Spark merges the results of tasks for other aggregates.
-        """
-        asked = Aggregation.of(aggregation, arrow_of(self._columns))
-        return asked is not None and asked.counts_rows and self._reads_all_rows
+        return self._reads_all_rows and counts_rows(aggregation)
 
     def pruneColumns(self, schema: Any) -> None:
         if schema.equals(self._whole):  # many columns are not sent to this process again
@@ -89,14 +91,14 @@ class Pushdown(Proxy):
             self._schema, self._seen = struct(schema), schema
 
     def pushLimit(self, limit: int) -> bool:
-        if self._aggregation is not None:
+        if self._is_counted:
             return False
         self._limit = limit
         return True
 
     def pushTopN(self, given: Iterable[Any], limit: int) -> bool:
         orders = orders_of(given, arrow_of(self._columns))
-        if orders is None or limit > MOST_ROWS or self._aggregation is not None:
+        if orders is None or limit > MOST_ROWS or self._is_counted:
             return False
         self._limit, self._orders = limit, orders
         return True
@@ -104,14 +106,29 @@ class Pushdown(Proxy):
     def isPartiallyPushed(self) -> bool:
         return True
 
+    def build(self) -> Any:
+        """Return the scan."""
+        raise NotImplementedError
+
+    def _of_partial_results(self, asked: str) -> Any:
+        """Return a scan of partial results.
+
+        Args:
+            asked: As of `Aggregation.of`.
+
+        Returns:
+            None if Spark must aggregate the rows.
+        """
+        aggregation = Aggregation.of(asked, self._columns)
+        if aggregation is None or self._aggregation is not None or self._limit is not None:
+            return None
+        builder = copy(self)
+        builder._aggregation = aggregation
+        return builder.build()
+
     @property
     def _reads_all_rows(self) -> bool:
         return not self._filters and self._sample is None
-
-    @property
-    def _is_counted(self) -> bool:
-        """Whether the manifest has the result."""
-        return self._aggregation is not None and self._aggregation.counts_rows and self._reads_all_rows
 
     @property
     def _result(self) -> StructType:

@@ -26,7 +26,7 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.lookup import Found, first_rows, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
-from lancekeep.entrypoints.spark.sql.pushdown import COUNTED, PUSHED, Count, DriverScan, Pushdown
+from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, Count, DriverScan, Pushdown
 from lancekeep.entrypoints.spark.sql.statistics import ColumnStatistics, Statistics
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.top import Rows, TopRows
@@ -80,14 +80,16 @@ class ScanBuilder(Pushdown):
             refuse_options(self._name, self._options)
             return Count(self._jvm, self._name, self._dataset.count_rows())
         found = found_by_index(self._dataset, zip(self._pushed, self._filters, strict=True))
-        schema, seen, aggregates = self._result, self._shown, self._aggregation is not None
+        schema, seen = self._result, self._shown
         task = self._task(self._condition)
         form = Form(self._jvm, schema)
-        batch = Batch(self._jvm, seen, form, self._dataset, task, found, aggregates)
+        batch = Batch(self._jvm, seen, form, self._dataset, task, found)
         require_batch = partial(refuse_options, self._name, self._options)
         statistics = partial(Statistics, self._jvm, self._dataset, self._snapshot.identity, schema, self._statistics)
         described = self._description(found)
-        arguments = self._jvm, seen, form, batch, described, require_batch, self._to_stream, statistics, self._pushed
+        aggregated = self._of_partial_results
+        of_table = require_batch, self._to_stream, statistics, self._pushed, aggregated
+        arguments = self._jvm, seen, form, batch, described, *of_table
         few = self._first if found is None else found
         if few is not None and self._reads_stored_columns and is_small(self._dataset, few):
             return Lookup(*arguments, schema, partial(task, few.runs))
@@ -150,7 +152,7 @@ class Scan(DriverScan):
     """A scan of a query, in a batch or as a stream."""
 
     class Java:
-        implements = (READ + "SupportsReportStatistics",)
+        implements = (READ + "SupportsReportStatistics", AGGREGATING)
 
     def __init__(
         self,
@@ -163,6 +165,7 @@ class Scan(DriverScan):
         to_stream: Callable[[Any, str], Any],
         statistics: Callable[[], Statistics],
         pushed: Sequence[Any],
+        aggregated: Callable[[str], Any],
     ) -> None:
         super().__init__(jvm, schema, form)
         self._batch = batch
@@ -171,6 +174,18 @@ class Scan(DriverScan):
         self._to_stream = to_stream
         self._estimate = statistics
         self._pushed = pushed
+        self._aggregated = aggregated
+
+    def apply(self, asked: str) -> Any:
+        """Return a scan of partial results; called by the strategy.
+
+        Args:
+            asked: As of `Aggregation.of`.
+
+        Returns:
+            None if Spark must aggregate the rows.
+        """
+        return self._aggregated(asked)
 
     def description(self) -> str:
         return self._description
@@ -228,10 +243,7 @@ class Lookup(Scan):
 
 
 class Batch(Proxy):
-    """The tasks of a scan, which share one pinned version of the table.
-
-    An aggregate has at least one task, because Spark takes the count of no results as NULL.
-    """
+    """The tasks of a scan, which share one pinned version of the table."""
 
     class Java:
         implements = (READ + "Batch",)
@@ -244,7 +256,6 @@ class Batch(Proxy):
         dataset: Any,
         read: Callable[[Sequence[range]], Iterator[pa.RecordBatch]],
         found: Found | None,
-        aggregates: bool,
     ) -> None:
         self._jvm = jvm
         self._schema = schema
@@ -252,14 +263,13 @@ class Batch(Proxy):
         self._dataset = dataset
         self._read = read
         self._found = found
-        self._aggregates = aggregates
 
     def planInputPartitions(self) -> Any:
         fragments = stored_fragments(self._dataset)
         if self._found is not None:
             fragments = (fragment for fragment in fragments if fragment.id in self._found.fragments)
         parts = [part.runs for part in neighbours(fragments, self._dataset.count_rows())]
-        return partitions(self._jvm, parts or ([[]] if self._aggregates else []))
+        return partitions(self._jvm, parts)
 
     def createReaderFactory(self) -> Any:
         return reader_factory(self._jvm, self._read, self._schema, columnar=self._form.is_columnar)
@@ -286,7 +296,7 @@ class Counter:
         dataset = self.snapshot.open()
         rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
         if not self.per_row:
-            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=arrow_of(COUNTED))
+            yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], ["c0"])
             return
         rows = rows if self.limit is None else min(rows, self.limit)
         for start in range(0, rows, _EMPTY_ROWS):
