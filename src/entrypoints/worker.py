@@ -1,7 +1,7 @@
 """A worker of `lancekeep serve`, as a process.
 
 The supervisor passes the numbers of two open files: its connection to this worker, and the listening socket. If it
-reads what this process prints on stderr, a third file is where the log is written.
+reads what this process prints on stderr, a third file is where the log is written, and a fourth one has its mark.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lancekeep.entrypoints.serving_catalogs import served_by
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def main(connection: int, listening: int, log: int | None = None) -> None:
+def main(connection: int, listening: int, log: int | None = None, mark: int | None = None) -> None:
     """Serve until the supervisor sends SIGTERM, or ends."""
     if log is not None:
-        write_to(log_stream(log))
+        write_to(log_stream(log, mark))
     channel, listener = (socket.socket(fileno=number) for number in (connection, listening))
     for each in (channel, listener):
         each.set_inheritable(False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -157,6 +160,41 @@ def test_long_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     printed = [line["event"] for line in server.lines if line.get("logger") == "stderr"]
     assert "x" * 60_000 in printed
     assert {*"".join(printed)} == {"x"}
+
+
+LOGGING = """
+import logging, sys, threading, time
+
+def log_long_lines():
+    while not logging.getLogger().handlers:
+        time.sleep(0.01)
+    while True:
+        logging.getLogger("lancekeep").error("y" * 200_000)
+
+if "lancekeep.entrypoints.worker" in sys.orig_argv:
+    threading.Thread(target=log_long_lines, daemon=True).start()
+"""
+
+
+def test_line_of_a_worker_that_is_killed_tears_no_other_line(tmp_path: Path) -> None:
+    """The line is longer than the pipe, so the worker is in the middle of one when the pipe is full."""
+    (tmp_path / "sitecustomize.py").write_text(LOGGING)
+    where = [str(tmp_path / "lake"), "--commit-store", f"sqlite:///{tmp_path}/commits.db"]
+    with serving(*where, environment={"PYTHONPATH": str(tmp_path)}) as server:
+        assert server.process.stderr is not None
+        [worker] = workers_of(server.process.pid)
+        waiting = array("i", [0])
+        while waiting[0] < 1 << 16:
+            fcntl.ioctl(server.process.stderr, termios.FIONREAD, waiting)
+        os.kill(worker, signal.SIGKILL)
+        torn = list[str]()
+        for line in server.process.stderr:
+            try:
+                if json.loads(line)["event"] == "worker ended":
+                    break
+            except ValueError:
+                torn.append(line)
+    assert [line[:12] for line in torn] == ['{"event": "y']
 
 
 @pytest.mark.parametrize("where", [["--workers", "2"], []])

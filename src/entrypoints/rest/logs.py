@@ -12,6 +12,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from lancekeep.entrypoints.rest.settings import ServerSettings
+from lancekeep.entrypoints.rest.whole_lines import numbers_of
 
 _STAMPED: tuple[Any, ...] = (
     structlog.processors.add_log_level,
@@ -36,9 +37,9 @@ def write_to_stderr_again() -> None:
     _STREAMS.pop()
 
 
-def file_of_log() -> int:
-    """Return the number of the open file to which logs write that are made now."""
-    return _stream().fileno()
+def files_of_log() -> tuple[int, ...]:
+    """Return the numbers by which another process writes to the log."""
+    return numbers_of(_stream())
 
 
 def _stream() -> TextIO:

@@ -37,7 +37,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from lancekeep.domain.errors import EngineFailed
 from lancekeep.entrypoints.rest.hold import Hold
-from lancekeep.entrypoints.rest.logs import file_of_log
+from lancekeep.entrypoints.rest.logs import files_of_log
 from lancekeep.entrypoints.rest.metrics import Snapshot, counted, snapshot, total
 from lancekeep.entrypoints.rest.printed import Printed
 from lancekeep.entrypoints.rest.supervised import CHECK, LENGTH, encoded
@@ -228,9 +228,9 @@ def _process(
     line = [sys.executable, "-P", "-m", *program]
     if log is None:
         return subprocess.Popen(line, pass_fds=inherited, stdin=subprocess.DEVNULL), None
-    own = file_of_log()  # the process writes its own log there
+    own = files_of_log()  # the process writes its own log there
     process = subprocess.Popen(
-        [*line, str(own)], pass_fds=(*inherited, own), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*line, *map(str, own)], pass_fds=(*inherited, *own), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
     with process.stderr as pipe:
