@@ -187,14 +187,15 @@ def test_line_of_a_worker_that_is_killed_tears_no_other_line(tmp_path: Path) -> 
         while waiting[0] < 1 << 16:
             fcntl.ioctl(server.process.stderr, termios.FIONREAD, waiting)
         os.kill(worker, signal.SIGKILL)
-        torn = list[str]()
+        torn, whole = list[str](), list[str]()
         for line in server.process.stderr:
             try:
-                if json.loads(line)["event"] == "worker ended":
-                    break
+                whole.append(json.loads(line)["event"])
             except ValueError:
                 torn.append(line)
-    assert [line[:12] for line in torn] == ['{"event": "y']
+            if whole[-1:] == ["worker started"]:
+                break
+    assert ([line[:12] for line in torn], "worker ended" in whole) == (['{"event": "y'], True)
 
 
 @pytest.mark.parametrize("where", [["--workers", "2"], []])
