@@ -299,6 +299,133 @@ def test_stream_of_changes_has_deletes_and_updates(catalog: lancekeep.Catalog, o
         reader(options, read_changes="true")
 
 
+# -- changes --------------------------------------------------------------------------------------------------------
+
+PAIRS = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+
+
+def pairs(*numbers: int) -> pa.Table:
+    return pa.table({"id": list(numbers), "n": [0] * len(numbers)}, PAIRS)
+
+
+def changes(stream: StreamReader, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The rows of a batch, each with its version and the kind of its change."""
+    found = [
+        row
+        for part in stream.partitions(dict(start), dict(end))
+        for rows in stream.read(part)
+        for row in rows.to_pylist()
+    ]
+    kinds = ("_commit_version", "_change_type")
+    return sorted((*map(row.pop, kinds), *(value for name, value in row.items() if name[0] != "_")) for row in found)
+
+
+def reader_of_changes(options: Mapping[str, str], schema: StructType | None = None) -> StreamReader:
+    source = DefaultSource({**options, "path": "source", "read_changes": "true", "starting_version": "1"})
+    made = source.streamReader(schema or source.schema())
+    assert isinstance(made, StreamReader)
+    return made
+
+
+def replace_value(dataset: lance.LanceDataset, operation: str) -> None:
+    """Set n to 7 in the row with id 2, as a native program may, without a record that the row was updated."""
+    first, *others = dataset.get_fragments()
+    new = pa.table({"id": [2], "n": [7]}, PAIRS)
+    changed, fields = first.update_columns(new, left_on="id", right_on="id")
+    if operation == "Update":
+        given: Any = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
+    else:
+        given = lance.LanceOperation.Merge([changed, *(other.metadata for other in others)], dataset.lance_schema)
+    lance.LanceDataset.commit(dataset, given, read_version=dataset.version)
+
+
+@pytest.mark.parametrize("operation", ["Update", "Merge"])
+def test_stream_of_changes_has_values_that_were_replaced_in_place(tmp_path: Path, operation: str) -> None:
+    options = {"root": str(tmp_path / "lake")}
+    with lancekeep.connect(options["root"]) as catalog:
+        catalog.write("source", pairs(1, 2, 3), stable_row_ids=True)
+        catalog.write("source", pairs(4), "append")
+        replace_value(catalog.open("source"), operation)
+        catalog.open("source").optimize.compact_files()
+        compacted = catalog.open("source").version
+        catalog.versions.restore("source", 2)
+        stream = reader_of_changes(options)
+        offsets = [stream._offset(version) for version in range(compacted + 2)]
+        assert changes(stream, offsets[2], offsets[3]) == [
+            (3, "update_postimage", 2, 7),
+            (3, "update_preimage", 2, 0),
+        ]
+        assert changes(stream, offsets[3], offsets[compacted]) == []
+        assert changes(stream, offsets[compacted], offsets[-1]) == [
+            (compacted + 1, "update_postimage", 2, 0),
+            (compacted + 1, "update_preimage", 2, 7),
+        ]
+
+
+def test_merge_that_replaces_values_is_no_change_of_columns_only(tmp_path: Path) -> None:
+    options = {"root": str(tmp_path / "lake")}
+    with lancekeep.connect(options["root"]) as catalog:
+        catalog.write("source", pairs(1, 2, 3))
+        catalog.open("source").delete("id = 1")
+        catalog.open("source").add_columns({"twice": "id * 2"})
+        for start in (reader(options, starting_version="3"), reader_of_changes(options)):
+            assert batch(start, {"version": 2}, {"version": 3}) == []
+        catalog.open("source").drop_columns(["twice"])
+        replace_value(catalog.open("source"), "Merge")
+        with pytest.raises(lancekeep.Refused, match="version 5 of source is no append"):
+            batch(reader(options), {"version": 4}, {"version": 5})
+        with pytest.raises(lancekeep.Refused, match=r"updated rows .Merge., and the table has no stable row ids"):
+            batch(reader_of_changes(options), {"version": 4}, {"version": 5})
+
+
+def test_skipping_stream_does_not_repeat_rows_that_a_restore_brings_back(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    for number in range(3):
+        add(catalog, number)
+    catalog.open("source").delete("id = 2")  # with its fragment
+    catalog.versions.restore("source", 3)
+    add(catalog, 3)
+    assert ids(catalog, "source") == [0, 1, 2, 3]
+    assert batches(reader(options, starting_version="1", skip_change_commits="true")) == [[0, 1, 2, 3]]
+    assert batches(reader(options, starting_version="5")) == [[2, 3]]  # starts without the row
+
+
+def test_stream_of_changes_keeps_its_columns_when_the_columns_of_the_table_change(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    catalog.write("source", pairs(1), stable_row_ids=True)
+    stream = reader_of_changes(options)
+    assert changes(stream, {"version": 0}, stream._offset(1)) == [(1, "insert", 1, 0)]
+    alterations: list[Callable[[Any], Any]] = [
+        lambda table: table.add_columns({"more": "id * 10"}),
+        lambda table: table.alter_columns({"path": "more", "name": "most"}),
+        lambda table: table.alter_columns({"path": "n", "data_type": pa.int32()}),
+    ]
+    for number, alter in enumerate(alterations, 2):
+        alter(catalog.open("source"))
+        columns = catalog.open("source").schema
+        row = {"id": number, "n": 0, "more": 5, "most": 5}
+        catalog.write("source", pa.Table.from_pylist([row], columns), "append")
+        catalog.open("source").update({"n": "n + 1"}, where=f"id = {number}")
+    inserts = [(1, "insert", 1, 0), (3, "insert", 2, 0), (6, "insert", 3, 0), (9, "insert", 4, 0)]
+    updates = [(3 * row - 2, kind, row, n) for row in (2, 3, 4) for n, kind in enumerate(_IMAGES)]
+    end = stream._offset(10)
+    assert changes(stream, {"version": 0}, end) == sorted([*inserts, *updates])
+
+    restarted = changes(reader_of_changes(options), {"version": 0}, end)  # in the columns of the last version
+    assert restarted == sorted((*row, None if row[0] < 2 else 5) for row in [*inserts, *updates])
+
+    catalog.open("source").drop_columns(["n"])
+    catalog.open("source").delete("id = 1")
+    with pytest.raises(lancekeep.InvalidInput, match="Load the table again and restart the query with its checkpoint"):
+        changes(stream, end, stream._offset(12))
+    assert changes(reader_of_changes(options), end, stream._offset(12)) == [(12, "delete", 1, 10)]
+
+
+_IMAGES = ("update_preimage", "update_postimage")
+
+
 # -- the sink -------------------------------------------------------------------------------------------------------
 
 

@@ -165,7 +165,7 @@ class PartitionStreamReader(FragmentStream):
         for version in self._published_between(name, start[0], last):
             dataset = last if version == end[0] else self._version(name, version)
             added = added_fragments(before, dataset)
-            if added is None and changes_rows(dataset):
+            if added is None and changes_rows(before, dataset):
                 raise Refused(
                     f"version {version} of the partition {name} is no append: it changed or removed rows. A stream has "
                     f"no way to say so: {_RESTART}"

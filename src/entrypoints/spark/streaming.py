@@ -51,6 +51,7 @@ from lancekeep.entrypoints.spark.versions import (
     SupportsTriggerAvailableNow,
 )
 from lancekeep.entrypoints.spark.writing import target_schema, write_batches
+from lancekeep.format.kept_values import keep_rows
 from lancekeep.format.manifest import FragmentEntry
 
 Offset = dict[str, Any]
@@ -128,8 +129,10 @@ class StreamReader(FragmentStream):
         self._max_versions = options.number("max_versions_per_trigger")
         self._max_rows = options.number("max_rows_per_trigger")
         self._changes = options.flag("read_changes")
+        self._columns = self._schema
         if self._changes:
             self._require_changes()
+            self._columns = pa.schema(list(self._schema)[: -len(CHANGE_COLUMNS)])
         if not LIMITS_BATCHES and (self._max_versions or self._max_rows):
             raise InvalidInput(
                 "max_versions_per_trigger and max_rows_per_trigger need PySpark 4.2 or later; leave them out"
@@ -227,14 +230,14 @@ class StreamReader(FragmentStream):
         """Plan the changes of a batch; the first batch inserts all rows of the table."""
         before, dataset = self._require_same(start), self._require_same(end)
         if self._begins_with_all(start["version"]):
-            return list(initial_step(self._opened(), self._table, dataset, self._schema))
+            return list(initial_step(self._opened(), self._table, dataset, self._schema, self._reader))
         known = {end["version"]: dataset} | ({} if before is None else {start["version"]: before})
 
         def open_version(version: int) -> Any:
             return known.get(version) or self._version(version)
 
         versions = range(start["version"] + 1, end["version"] + 1)
-        return list(steps(self._opened(), self._table, open_version, versions, self._schema))
+        return list(steps(self._opened(), self._table, open_version, versions, self._schema, self._reader))
 
     def _begins_with_all(self, read: int) -> bool:
         return read == 0 and "starting_version" not in self._options.values
@@ -290,10 +293,10 @@ class StreamReader(FragmentStream):
         """Create a reader of a version in the columns that the table has when the stream starts."""
         if self._current is None:
             self._current = self._latest()
-            require_types(self._version(self._current).schema, self._schema)
+            require_types(self._version(self._current).schema, self._columns)
         snapshot = Snapshot.of(self._opened(), dataset)
         size = self._options.number("batch_size")
-        return version_reader(self._history, self._current, dataset, snapshot, self._schema, size, self._table)
+        return version_reader(self._history, self._current, dataset, snapshot, self._columns, size, self._table)
 
     def _appended(self, start: Offset, end: Offset) -> Iterator[tuple[Any, Sequence[Fragment]]]:
         """Yield each version after ``start`` up to ``end`` with the fragments that it added.
@@ -309,7 +312,9 @@ class StreamReader(FragmentStream):
 
     def _added(self, before: Any, dataset: Any) -> Sequence[Fragment]:
         added = added_fragments(before, dataset)
-        if added is None and not self._skips and changes_rows(dataset):
+        if added and self._skips and isinstance(_operation(dataset), lance.LanceOperation.Restore):
+            return []  # it brings back rows that earlier versions have appended
+        if added is None and not self._skips and changes_rows(before, dataset):
             raise Refused(
                 f"version {dataset.version} of {self._table} is no append: it changed or removed rows. A stream has no "
                 "way to say so: read with skip_change_commits=true to pass over such versions, rows that they added "
@@ -374,17 +379,25 @@ def added_fragments(before: Any, dataset: Any) -> Sequence[Fragment] | None:
     return None
 
 
-def changes_rows(dataset: Any) -> bool:
+def changes_rows(before: Any, dataset: Any) -> bool:
     """Return whether a version that changed fragments changed rows.
 
     A compaction, and a change of columns, keep all rows.
     """
+    operation, operations = _operation(dataset), lance.LanceOperation
+    if isinstance(operation, operations.Merge):
+        old, new = ({entry.id: entry.content for entry in entries(each)} for each in (before, dataset))
+        return not keep_rows(old, new)
+    return not isinstance(operation, operations.Rewrite)
+
+
+def _operation(dataset: Any) -> Any:
+    """Return the operation of a version; None if its transaction is missing."""
     try:
         transaction = dataset.read_transaction(dataset.version)
     except TypeError:  # pylance 14 cannot build the operation of a compaction that rewrites indexes
-        return False
-    operations = lance.LanceOperation
-    return transaction is None or not isinstance(transaction.operation, operations.Rewrite | operations.Merge)
+        return lance.LanceOperation.Rewrite([], [])
+    return None if transaction is None else transaction.operation
 
 
 def _same(before: FragmentEntry, after: FragmentEntry | None) -> bool:
