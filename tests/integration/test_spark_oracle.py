@@ -199,7 +199,7 @@ class Statements:
             where, nulls = self.random.choice(CONDITIONS), self.random.choice(["", "NULLS FIRST", "NULLS LAST"])
             yield f"SELECT min({name}), max({name}), count(*), count({name}) FROM {{t}}{where}"
             yield f"SELECT {name}, count(*), count(s), max(i64), min(s) FROM {{t}}{where} GROUP BY {name}"
-            summed = ("i8", "i16", "i32")[number % 3]
+            summed = ("i8", "i16", "i32", "d5", "d20")[number % 5]
             yield (
                 f"SELECT {name}, sum({summed}), avg({summed}), min(f64) + 0, max(f32) + 0 "  # -0.0 + 0 is 0.0
                 f"FROM {{t}}{where} GROUP BY {name}"

@@ -59,8 +59,9 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
 
 def fill(lake: Lake) -> None:
     """Write 60 rows as three fragments, with deleted rows in each."""
-    lake.sql("CREATE TABLE lake.t (id INT NOT NULL, b BOOLEAN, i8 TINYINT, f64 DOUBLE, s STRING, ar ARRAY<INT>)")
-    numbers = "id, id % 2 = 0, CAST(id AS TINYINT), id % 5 / 2, char(97 + id % 7), array(id)"
+    columns = "id INT NOT NULL, b BOOLEAN, i8 TINYINT, f64 DOUBLE, s STRING, ar ARRAY<INT>"
+    lake.sql(f"CREATE TABLE lake.t ({columns}, d5 DECIMAL(5, 2), d20 DECIMAL(20, 3), d38 DECIMAL(38, 4))")
+    numbers = "id, id % 2 = 0, CAST(id AS TINYINT), id % 5 / 2, char(97 + id % 7), array(id), id, id, id"
     for first in (0, 20, 40):
         lake.sql(
             f"INSERT INTO lake.t SELECT {numbers} FROM (SELECT CAST(id AS INT) id FROM range({first}, {first + 20}))"
@@ -74,6 +75,7 @@ def test_plan_shows_aggregates_beside_the_rows(lake: Lake) -> None:
         "SELECT min(f64), count(s) FROM {t}": "aggregated [min(f64), count(s)]",
         "SELECT b, count(*) FROM {t} WHERE id < 9 GROUP BY b": "aggregated [count(*)] by [b], filter (`id` < 9)",
         "SELECT b, max(f64), sum(i8), avg(id) FROM {t} GROUP BY b": "aggregated [max(f64), sum(i8), avg(id)] by [b]",
+        "SELECT b, sum(d5), avg(d20) FROM {t} GROUP BY b": "aggregated [sum(d5), avg(d20)] by [b]",
     }.items():
         assert pushed in lake.plan(query), query
     for query in (
@@ -81,6 +83,7 @@ def test_plan_shows_aggregates_beside_the_rows(lake: Lake) -> None:
         "SELECT min(id + 1) FROM {t}",
         "SELECT count(DISTINCT s) FROM {t}",
         "SELECT stddev(i8), count(*) FROM {t}",
+        "SELECT sum(d38) FROM {t}",
         "SELECT max(_rowaddr) FROM {t}",
         "SELECT count(*) FILTER (WHERE b), max(id) FROM {t}",
     ):
@@ -192,7 +195,9 @@ def answer(lake: Lake, query: str, table: str) -> list[str]:
 
 def test_partial_results_of_many_rows_are_merged_by_spark(lake: Lake) -> None:
     """Rows of 50,000 groups are not worth a partial result; the first partial results have no values of ``late``."""
-    rows = "SELECT id, id % 50000 g, id % 3 few, if(id < 70000, null, id) late FROM range(0, 150000, 1, 1)"
+    rows = "SELECT id, id % 50000 g, id % 3 few, if(id < 70000, null, id) late, "
+    rows += "cast(if(id < 70000, null, id) AS DECIMAL(28, 3)) money, "
+    rows += "cast((id % 77 - 9) / 4 AS DECIMAL(8, 2)) cents FROM range(0, 150000, 1, 1)"
     lake.sql(f"CREATE TABLE lake.t AS {rows}")
     groups = "SELECT g, few, count(*) n, sum(id) total, avg(id) mean, min(id) least FROM {t} GROUP BY g, few"
     assert "aggregated [count(*), sum(id), avg(id), min(id)] by [g, few]" in lake.plan(groups)
@@ -200,6 +205,11 @@ def test_partial_results_of_many_rows_are_merged_by_spark(lake: Lake) -> None:
         f"SELECT count(*), sum(n), sum(total), sum(mean), sum(least) FROM ({groups})",
         "SELECT few, avg(late), sum(late), count(late), max(late) FROM {t} GROUP BY few",
         "SELECT avg(late), sum(late), count(late), max(late) FROM {t}",
+        "SELECT few, sum(money), avg(money), try_sum(money), max(money), id < 70000 FROM {t} GROUP BY few, id < 70000",
+        "SELECT few, sum(money), avg(money), max(money) FROM {t} GROUP BY few",
+        "SELECT few, sum(cents), avg(cents), min(cents) FROM {t} GROUP BY few",
+        "SELECT sum(cents), avg(cents), sum(late) FROM {t} WHERE few < 2",
+        "SELECT g, sum(money), avg(money) FROM {t} WHERE g < 9 OR g > 49000 GROUP BY g",
     ):
         assert answer(lake, query, "lake.t") == answer(lake, query, f"({rows})"), query
 

@@ -4,8 +4,9 @@ Spark's optimizer offers few aggregates to a scan, and replaces an average by a 
 average does not. So the planner plans the aggregate by Spark's own rules, and the scan takes the place of the partial
 aggregate: its columns are the buffers of that one. Spark merges them in each task, and then all of a group.
 
-The scan is asked for the columns to group by, and for the kind and the column of each aggregate; see
-`sql.aggregates.Aggregation.of`. Spark plans the aggregate if the scan declines, or has other buffers than Spark.
+The scan is asked for the columns to group by, for the kind and the column of each aggregate, and whether it takes
+decimals as their digits, which is what Spark's optimizer makes of small ones; see `sql.aggregates.Aggregation.of`.
+Spark plans the aggregate if the scan declines, or has other buffers than Spark.
 """
 
 PARTIAL_AGGREGATES = """/** An aggregate above a scan; see partial_aggregates.py. */
@@ -75,11 +76,12 @@ PARTIAL_AGGREGATES = """/** An aggregate above a scan; see partial_aggregates.py
                 String kind = kind(one.aggregateFunction());
                 Seq read = one.aggregateFunction().children();
                 if (kind == null || one.isDistinct() || one.filter().isDefined() || read.size() != 1) return null;
-                Object value = read.head();
+                boolean unscaled = read.head() instanceof UnscaledValue;
+                Object value = unscaled ? ((UnscaledValue) read.head()).child() : read.head();
                 boolean counted = kind.equals("count") && value instanceof Literal && ((Literal) value).value() != null;
                 if (!counted && !isColumn(value, rows)) return null;
                 figures.add(java.util.Arrays.asList(
-                    new Object[] {kind, counted ? null : ((Attribute) value).name()}));
+                    new Object[] {kind, counted ? null : ((Attribute) value).name(), Boolean.valueOf(unscaled)}));
             }
             try {
                 return new com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, DoubleType, LongType, StructType
+from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, LongType, StructType
 
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.reading import FragmentReader
@@ -30,6 +30,9 @@ _ORDERED: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_temporal,
 )
 _LARGEST = 2**63 - 1
+_MORE_DIGITS = 10
+"""So many digits more has Spark's sum of decimals, which no number of rows that a task reads can exceed."""
+_MOST_DIGITS = 38 - _MORE_DIGITS
 _BATCHES = 8
 """So many batches of the reader are aggregated together, at most about 16 MB."""
 _FEW_PER_GROUP = 2
@@ -63,20 +66,29 @@ class Buffer(NamedTuple):
         column: The column; None for the number of rows.
         kind: The type of the value.
         default: The value of no values.
+        is_unscaled: Whether decimals are taken as their digits, without the point.
     """
 
     function: str
     column: str | None
     kind: DataType
-    default: float | None = None
+    default: int | None = None
+    is_unscaled: bool = False
 
 
 @attrs.frozen
 class Aggregate:
-    """An aggregate of one column; of none for ``count(*)``."""
+    """An aggregate of one column; of none for ``count(*)``.
+
+    Attributes:
+        kind: The name of Spark's function.
+        column: The column.
+        is_unscaled: Whether it takes decimals as their digits, without the point.
+    """
 
     kind: str
     column: str | None
+    is_unscaled: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}({'*' if self.column is None else self.column})"
@@ -87,17 +99,23 @@ class Aggregate:
             return (Buffer("count_all", None, LongType()),) if self.kind == "count" else ()
         kind = columns[self.column].dataType
         stored = arrow_of(StructType([columns[self.column]])).field(0).type
-        is_integer, is_floating = pa.types.is_integer(stored), pa.types.is_floating(stored)
+        is_integer = pa.types.is_integer(stored) or self.is_unscaled
+        is_number = is_integer or pa.types.is_floating(stored)
         count = Buffer("count", self.column, LongType())
         match self.kind:
             case "count":
                 return (count,)
             case "min" | "max" if is_ordered(stored):
                 return (Buffer(self.kind, self.column, kind),)
-            case "sum" if is_integer or is_floating:
-                return (Buffer("sum", self.column, LongType() if is_integer else DoubleType()),)
-            case "avg" if is_integer or is_floating:
-                return (Buffer("sum", self.column, DoubleType(), default=0.0), count)
+            case "sum" if is_number:
+                result = LongType() if is_integer else DoubleType()
+                return (Buffer("sum", self.column, result, is_unscaled=self.is_unscaled),)
+            case "avg" if is_number:
+                return (Buffer("sum", self.column, DoubleType(), default=0, is_unscaled=self.is_unscaled), count)
+            case "sum" | "avg" if isinstance(kind, DecimalType) and kind.precision <= _MOST_DIGITS:
+                total = Buffer("sum", self.column, DecimalType(kind.precision + _MORE_DIGITS, kind.scale), default=0)
+                is_empty = Buffer("all", self.column, BooleanType())
+                return (total, is_empty if self.kind == "sum" else count)
         return ()
 
 
@@ -120,14 +138,14 @@ class Aggregation:
         """Read what `internals.partial_aggregates` asks for.
 
         Args:
-            asked: The JSON of the names of grouped columns, and of a kind and a column for each aggregate.
+            asked: The JSON of the names of grouped columns, and of the attributes of each `Aggregate`.
             columns: The columns of the table.
 
         Returns:
             None if Spark must compute it.
         """
         groups, given = json.loads(asked)
-        aggregates = tuple(Aggregate(kind, column) for kind, column in given)
+        aggregates = tuple(Aggregate(*each) for each in given)
         read = [*groups, *(each.column for each in aggregates if each.column is not None)]
         if not set(columns.names).issuperset(read):
             return None
@@ -211,12 +229,15 @@ class Aggregator:
         named = pa.Table.from_arrays(columns, [f"c{at}" for at in range(len(columns))])
         keys = named.schema.names[: len(self.aggregation.groups)]
         found = named.group_by(keys, use_threads=False).aggregate(functions)
-        return pa.Table.from_arrays(found.columns, schema=self.schema).combine_chunks()
+        return self._of(found.columns)
 
     def _apart(self, rows: pa.Table) -> pa.Table:
         """Return each row as a partial result of its own."""
         columns = [rows.column(name) for name in self.aggregation.groups]
         columns += [_single(each, rows) for each in self.aggregation.buffers]
+        return self._of(columns)
+
+    def _of(self, columns: Sequence[pa.ChunkedArray]) -> pa.Table:
         found = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
         return pa.Table.from_arrays(found, schema=self.schema).combine_chunks()
 
@@ -229,6 +250,11 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def _operand(buffer: Buffer, rows: pa.Table) -> pa.ChunkedArray:
     values = rows.column(buffer.column)
+    if buffer.function == "all":
+        return values.is_null()
+    if buffer.is_unscaled:
+        kind = pa.decimal128(values.type.precision, 0)
+        values = pa.chunked_array([chunk.view(kind).cast(pa.int64()) for chunk in values.chunks], pa.int64())
     is_summed = buffer.function == "sum" and isinstance(buffer.kind, DoubleType)
     return values.cast(pa.float64(), safe=False) if is_summed else values  # large numbers lose digits, as in Spark
 
@@ -240,17 +266,19 @@ def _single(buffer: Buffer, rows: pa.Table) -> pa.ChunkedArray:
     if buffer.function == "count":
         return rows.column(buffer.column).is_valid()
     values = _operand(buffer, rows)
-    return values if buffer.default is None else values.fill_null(buffer.default)
+    return values if buffer.default is None else values.fill_null(pa.scalar(buffer.default).cast(values.type))
 
 
 def _is_exact(buffer: Buffer, rows: pa.Table) -> bool:
     """Return whether the buffer of the rows is the one that Spark has for them."""
-    if buffer.column is None or buffer.function == "count":
+    if buffer.column is None:
         return True
-    values = rows.column(buffer.column)
-    if buffer.function == "sum":
-        return not pa.types.is_int64(values.type) or isinstance(buffer.kind, DoubleType) or _cannot_overflow(values)
-    return not pa.types.is_floating(values.type) or _is_ordered_by_value(values)
+    values = _operand(buffer, rows)
+    if buffer.function == "sum" and isinstance(buffer.kind, LongType):
+        return not pa.types.is_int64(values.type) or _cannot_overflow(values)
+    if buffer.function in ("min", "max"):
+        return not pa.types.is_floating(values.type) or _is_ordered_by_value(values)
+    return True
 
 
 def _cannot_overflow(values: pa.ChunkedArray) -> bool:
