@@ -516,6 +516,18 @@ def test_table_and_checkpoint_are_restored_together(options: dict[str, str], cat
     assert ids(catalog, "sink") == [0, 1, 2, 3]
 
 
+def test_batches_that_a_restore_removed_are_not_written_again(
+    options: dict[str, str], catalog: lancekeep.Catalog
+) -> None:
+    for number in range(3):
+        sink = writer(options)
+        sink.commit(written(sink, number), number)
+    catalog.versions.restore("sink", 2)  # ends with batch 0, and the checkpoint with batch 2
+    sink = writer(options)
+    sink.commit(written(sink, 3), 3)
+    assert ids(catalog, "sink") == [0, 3]
+
+
 def test_restore_while_a_batch_is_committed_is_noticed(
     options: dict[str, str], catalog: lancekeep.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
