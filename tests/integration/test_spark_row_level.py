@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +249,44 @@ def test_concurrent_merges_insert_no_key_twice(lake: Lake, inserts_only: bool) -
         for job in jobs:
             job.result()
     assert [number for number, _ in lake.rows()] == [*range(12), *range(100, 130), *range(1000, 1006)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO lake.t SELECT id, held(id) FROM range(100, 110, 1, 2)",
+        "INSERT OVERWRITE lake.t SELECT id, held(id) FROM range(100, 110, 1, 2)",
+        "UPDATE lake.t SET name = held(id) WHERE id > 2",
+        "DELETE FROM lake.t WHERE held(id) > 'a'",
+        "MERGE INTO lake.t USING (SELECT id, held(id) name FROM range(100, 110, 1, 2)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT *",
+        "CREATE TABLE lake.made AS SELECT id, held(id) name FROM range(100, 110, 1, 2)",
+    ],
+    ids=lambda statement: statement.split()[0].lower() + ("_overwrite" if "OVERWRITE" in statement else ""),
+)
+def test_cancelled_statement_changes_nothing(lake: Lake, statement: str, tmp_path: Path) -> None:
+    """Other tasks may have written files, which clean-up removes."""
+    started = str(tmp_path / "started")
+
+    def held(number: int) -> str:
+        if number % 2:
+            with suppress(FileExistsError):
+                Path(started).mkdir()
+            time.sleep(120)
+        return f"n{number}"
+
+    lake.spark.udf.register("held", held)
+    before = lake.rows(), lake.operations()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(lake.sql, statement)
+        while not Path(started).exists() and not running.done():
+            time.sleep(0.05)
+        lake.spark.sparkContext.cancelAllJobs()
+        with pytest.raises(Exception, match="SPARK_JOB_CANCELLED"):
+            running.result(60)
+    assert (lake.rows(), lake.operations()) == before
+    assert not lake.catalog.table_exists("made")
+    lake.sql("INSERT INTO lake.t VALUES (99, 'n99')")
+    assert lake.rows()[-1] == (99, "n99")
+    lake.catalog.upkeep.cleanup(0, grace=0)
+    assert lake.catalog.upkeep.fsck(deep=True, grace=0, repair=True).findings == ()
