@@ -72,7 +72,7 @@ class JointChanges:
             self._waiting.append(mine)
         try:
             with self._turn:
-                if not mine.is_taken:
+                while not mine.is_taken:  # of many, the first are taken
                     self._carry_out(self._taken())
                 if mine.error is not None:
                     raise copy(mine.error) from mine.error  # several threads raise it
