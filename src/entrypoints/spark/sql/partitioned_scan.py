@@ -24,7 +24,7 @@ from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
 from lancekeep.entrypoints.spark.sql.partition_reader import PartitionReader
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
-from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, Count, DriverScan, Pushdown
+from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, AggregatingScan, Count, Pushdown
 from lancekeep.entrypoints.spark.sql.streams import Streams, refuse_options
 from lancekeep.entrypoints.spark.sql.workers import partitions, reader_factory
 
@@ -100,7 +100,7 @@ class PartitionedScanBuilder(Pushdown):
         return PartitionedScan(*arguments, self._streams, self._of_partial_results, keeps=keeps)
 
 
-class PartitionedScan(DriverScan):
+class PartitionedScan(AggregatingScan):
     """A scan of the partitions that can hold rows of a query.
 
     Spark uses the object as the scan and its batch.
@@ -125,7 +125,7 @@ class PartitionedScan(DriverScan):
         keeps: bool,
     ) -> None:
         columns = struct(schema)
-        super().__init__(jvm, schema, Form(jvm, columns))
+        super().__init__(jvm, schema, Form(jvm, columns), aggregated)
         self._keeps = keeps
         self._name = name
         self._catalog = catalog
@@ -135,18 +135,6 @@ class PartitionedScan(DriverScan):
         self._options = options
         self._streams = streams
         self._scan = scan
-        self._aggregated = aggregated
-
-    def apply(self, asked: str) -> Any:
-        """Return a scan of partial results; called by the strategy.
-
-        Args:
-            asked: As of `Aggregation.of`.
-
-        Returns:
-            None if Spark must aggregate the rows.
-        """
-        return self._aggregated(asked)
 
     def description(self) -> str:
         partitions = f"{len(self._scan.partitions)} of {len(self._scan.partitions) + self._scan.skipped} partitions"

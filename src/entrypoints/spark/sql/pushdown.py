@@ -6,7 +6,8 @@ it plans the query, `internals.partial_aggregates` offers aggregates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -40,7 +41,7 @@ COUNTED = StructType().add("count(*)", LongType(), nullable=False)
 _BERNOULLI = "BERNOULLI"
 
 
-class Pushdown(Proxy):
+class Pushdown(Proxy, ABC):
     """What a scan has accepted; subclasses accept the conditions.
 
     Args:
@@ -106,9 +107,9 @@ class Pushdown(Proxy):
     def isPartiallyPushed(self) -> bool:
         return True
 
+    @abstractmethod
     def build(self) -> Any:
         """Return the scan."""
-        raise NotImplementedError
 
     def _of_partial_results(self, asked: str) -> Any:
         """Return a scan of partial results.
@@ -196,6 +197,18 @@ class DriverScan(Unmetered):
 
     def toContinuousStream(self, checkpoint: str) -> Any:
         raise Unsupported("continuous processing is not supported; use a trigger that makes micro-batches")
+
+
+class AggregatingScan(DriverScan):
+    """A scan whose partial results Spark's planner may ask for."""
+
+    def __init__(self, jvm: Jvm, schema: Any, form: Form, aggregated: Callable[[str], Any]) -> None:
+        super().__init__(jvm, schema, form)
+        self._aggregated = aggregated
+
+    def apply(self, asked: str) -> Any:
+        """Return a scan of partial results, or None; called by the strategy."""
+        return self._aggregated(asked)
 
 
 class Count(DriverScan):

@@ -26,7 +26,7 @@ from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.lookup import Found, first_rows, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
-from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, Count, DriverScan, Pushdown
+from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, AggregatingScan, Count, Pushdown
 from lancekeep.entrypoints.spark.sql.statistics import ColumnStatistics, Statistics
 from lancekeep.entrypoints.spark.sql.streams import refuse_options
 from lancekeep.entrypoints.spark.sql.top import Rows, TopRows
@@ -148,7 +148,7 @@ class ScanBuilder(Pushdown):
 _ESTIMATES = "spark.sql.cbo.enabled"
 
 
-class Scan(DriverScan):
+class Scan(AggregatingScan):
     """A scan of a query, in a batch or as a stream."""
 
     class Java:
@@ -167,25 +167,13 @@ class Scan(DriverScan):
         pushed: Sequence[Any],
         aggregated: Callable[[str], Any],
     ) -> None:
-        super().__init__(jvm, schema, form)
+        super().__init__(jvm, schema, form, aggregated)
         self._batch = batch
         self._description = description
         self._require_batch = require_batch
         self._to_stream = to_stream
         self._estimate = statistics
         self._pushed = pushed
-        self._aggregated = aggregated
-
-    def apply(self, asked: str) -> Any:
-        """Return a scan of partial results; called by the strategy.
-
-        Args:
-            asked: As of `Aggregation.of`.
-
-        Returns:
-            None if Spark must aggregate the rows.
-        """
-        return self._aggregated(asked)
 
     def description(self) -> str:
         return self._description
