@@ -197,7 +197,8 @@ def test_partial_results_of_many_rows_are_merged_by_spark(lake: Lake) -> None:
     """Rows of 50,000 groups are not worth a partial result; the first partial results have no values of ``late``."""
     rows = "SELECT id, id % 50000 g, id % 3 few, if(id < 70000, null, id) late, "
     rows += "cast(if(id < 70000, null, id) AS DECIMAL(28, 3)) money, "
-    rows += "cast((id % 77 - 9) / 4 AS DECIMAL(8, 2)) cents FROM range(0, 150000, 1, 1)"
+    rows += "cast((id % 77 - 9) / 4 AS DECIMAL(8, 2)) cents, make_dt_interval(id % 9, 0, 0, id) span "
+    rows += "FROM range(0, 150000, 1, 1)"
     lake.sql(f"CREATE TABLE lake.t AS {rows}")
     groups = "SELECT g, few, count(*) n, sum(id) total, avg(id) mean, min(id) least FROM {t} GROUP BY g, few"
     assert "aggregated [count(*), sum(id), avg(id), min(id)] by [g, few]" in lake.plan(groups)
@@ -205,6 +206,8 @@ def test_partial_results_of_many_rows_are_merged_by_spark(lake: Lake) -> None:
         f"SELECT count(*), sum(n), sum(total), sum(mean), sum(least) FROM ({groups})",
         "SELECT few, avg(late), sum(late), count(late), max(late) FROM {t} GROUP BY few",
         "SELECT avg(late), sum(late), count(late), max(late) FROM {t}",
+        "SELECT few, min(span), max(span), count(span) FROM {t} GROUP BY few",
+        "SELECT min(span), max(span) FROM {t} WHERE few = 1",
         "SELECT few, sum(money), avg(money), try_sum(money), max(money), id < 70000 FROM {t} GROUP BY few, id < 70000",
         "SELECT few, sum(money), avg(money), max(money) FROM {t} GROUP BY few",
         "SELECT few, sum(cents), avg(cents), min(cents) FROM {t} GROUP BY few",

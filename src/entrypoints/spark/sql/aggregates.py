@@ -255,6 +255,8 @@ def _operand(buffer: Buffer, rows: pa.Table) -> pa.ChunkedArray:
     if buffer.is_unscaled:
         kind = pa.decimal128(values.type.precision, 0)
         values = pa.chunked_array([chunk.view(kind).cast(pa.int64()) for chunk in values.chunks], pa.int64())
+    if buffer.function in ("min", "max") and pa.types.is_duration(values.type):
+        return values.cast(pa.int64())  # pyarrow has no minimum of durations
     is_summed = buffer.function == "sum" and isinstance(buffer.kind, DoubleType)
     return values.cast(pa.float64(), safe=False) if is_summed else values  # large numbers lose digits, as in Spark
 
