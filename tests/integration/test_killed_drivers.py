@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import lance
 import pyarrow as pa
 import pytest
+from clusters import printed_by
 from spark_driver import CLUSTER, KINDS, PARTS, ROWS, Driver, connect, connect_divided
 
 import lancekeep
@@ -73,6 +74,18 @@ def test_killed_driver_loses_and_repeats_no_work(tmp_path: Path) -> None:
     with connect(tmp_path) as catalog:
         assert states(catalog, driver.done) == driver.done
         assert orphans(catalog, tmp_path / "lake") == set()
+
+
+def test_tasks_that_run_twice_count_once(tmp_path: Path) -> None:
+    """A speculative copy replaces a task that hangs; a killed executor loses the results of an earlier stage, too."""
+    rows = {number: number for number in range(8)}
+    inserted = rows | {100 + number: number for number in range(8)}
+    updated = inserted | {number: 2 * number for number in range(4)}
+    merged = updated | {4 + number: number for number in range(8)}
+    grouped = merged | {200 + number: 20 for number in range(4)}
+    deleted = {number: value for number, value in grouped.items() if number < 100}
+    expected = [inserted, updated, merged, grouped, deleted]
+    assert [dict(found) for found in printed_by("cluster_retries.py", tmp_path)] == expected
 
 
 # -- exact rows -----------------------------------------------------------------------------------------------------

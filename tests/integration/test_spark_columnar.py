@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +14,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from clusters import printed_by
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -32,7 +29,6 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
-from spark_driver import home
 
 import lancekeep
 import lancekeep.spark
@@ -441,15 +437,4 @@ def test_scan_reads_rows_where_no_reader_compiles(
 
 
 def test_executors_of_a_cluster_return_columns(tmp_path: Path) -> None:
-    tests = Path(__file__).parents[1]
-    given = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home(tmp_path)), "SPARK_LOCAL_IP": "127.0.0.1"}
-    output = subprocess.run(
-        [sys.executable, str(tests / "cluster_reader.py"), str(tmp_path)],
-        env={**os.environ, **given},
-        stdout=subprocess.PIPE,
-        stderr=(tmp_path / "errors").open("w"),
-        timeout=600,
-        check=False,
-    ).stdout
-    assert output, (tmp_path / "errors").read_text()[-5000:]
-    assert json.loads(output) == [[True, 4950], [True, 4950]]
+    assert printed_by("cluster_reader.py", tmp_path) == [[True, 4950], [True, 4950]]
