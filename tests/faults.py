@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -186,3 +187,51 @@ def _subject_to(patch: pytest.MonkeyPatch, decide: Callable[[str, int], tuple[st
 
     patch.setattr("lancekeep.composition.open_object_store", objects)
     patch.setattr("lancekeep.composition.open_commit_store", lambda *args: Faulty(open_commit_store(*args), decide))
+
+
+class Meddler:
+    """Another process that acts once, before the ``nth`` call of a port from `begin` on."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self._act: Callable[[], object] | None = None
+        self.method: str | None = None
+
+    def begin(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def decide(self, method: str, _: int) -> None:
+        if self._act is None:
+            return
+        self._left -= 1
+        if self._left == 0:
+            act, self._act, self.method = self._act, None, method
+            act()
+
+
+def outcomes_beside(
+    monkeypatch: pytest.MonkeyPatch,
+    connect: Callable[[int], Any],
+    prepare: Callable[[Any], Callable[[], object]],
+    meddle: Callable[[Any], object],
+) -> Iterator[tuple[str, object]]:
+    """Run an operation beside another process, which acts before the first, second, … call of a port.
+
+    Yields the method of each such call, and the result of the operation or its error. ``connect`` gets the number of
+    the call, for a new place each, and makes the catalogs of both processes. ``prepare`` returns the operation.
+    """
+    for nth in count(1):
+        meddler = Meddler(nth)
+        with monkeypatch.context() as patch:
+            _subject_to(patch, meddler.decide)
+            catalog = connect(nth)
+        operation = prepare(catalog)
+        meddler.begin(partial(meddle, connect(nth)))
+        outcome: object
+        try:
+            outcome = operation()
+        except Exception as error:
+            outcome = error
+        if meddler.method is None:
+            return
+        yield meddler.method, outcome

@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from faults import Crash, killed_at_each_state
+from faults import Crash, killed_at_each_state, outcomes_beside
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
@@ -295,3 +295,52 @@ def test_killed_rename_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             catalog.rename_table("t", "u")
         assert values(catalog, "u") == [1, 2], kill
     assert kills > 5
+
+
+# -- at each call of a store ------------------------------------------------------------------------------------------
+
+LEAVES: dict[str, Callable[[lancekeep.Catalog], object]] = {
+    "renamed": lambda catalog: catalog.rename_table("t", "u"),
+    "dropped": lambda catalog: catalog.drop_table("t"),
+}
+READS: dict[str, Callable[[lancekeep.Catalog], object]] = {
+    "open": lambda catalog: catalog.open("t"),
+    "open by version": lambda catalog: catalog.open("t", version=1),
+    "describe": lambda catalog: catalog.versions.describe("t"),
+    "indexes": lambda catalog: catalog.structure.indexes("t"),
+    "branches": lambda catalog: catalog.branches.list("t"),
+}
+
+
+def place(path: Path, store: str) -> Callable[[int], lancekeep.Catalog]:
+    """Return a function that connects to the n-th catalog, which has a table with two versions."""
+
+    def connected(number: int) -> lancekeep.Catalog:
+        at = path / str(number)
+        known = at.exists()
+        at.mkdir(exist_ok=True)
+        catalog = connect(at, store)
+        if not known:
+            catalog.write("t", rows(1))
+            catalog.write("t", rows(2), "append")
+        return catalog
+
+    return connected
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("read", READS)
+def test_read_of_a_table_that_is_renamed_or_dropped_ends_with_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, leave: str, read: str
+) -> None:
+    """Reads called such a table damaged, whose callers would look for a repair."""
+    outcomes = [
+        outcome
+        for _, outcome in outcomes_beside(
+            monkeypatch, place(tmp_path, store), lambda catalog: lambda: READS[read](catalog), LEAVES[leave]
+        )
+    ]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert len(errors) > 5
+    assert [error for error in errors if not isinstance(error, lancekeep.NotFound)] == []

@@ -23,18 +23,59 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import StagedVersion
 
 
-class Channel:
-    """The namespace of one write, which records how its last commit ended.
+class Reads:
+    """The reads of a namespace that pylance calls back.
 
-    The engine turns every exception of a callback into an ``OSError`` with its text. The channel keeps the error:
-    ``error`` of the last commit, with the token if its outcome is unknown, and ``met`` of the last read.
+    The engine turns every exception of a callback into an ``OSError`` with its text. The error of the last read that
+    failed is kept as ``met``, and the error of the last commit as ``error``, with the token if its outcome is unknown.
+
+    is_asked: whether the table commits through this namespace.
+    is_tried: whether the engine has asked for a version, after it had written the manifest.
+    """
+
+    def __init__(self, namespace: Any) -> None:
+        self.namespace = namespace
+        self.is_asked = False
+        self.is_tried = False
+        self.error: LancekeepError | None = None
+        self.met: LancekeepError | None = None
+
+    def bind(self, namespace: Any) -> None:
+        """Commit through another namespace from now on."""
+        self.namespace = namespace
+
+    def list_table_versions(self, request: Any) -> Any:
+        return self._asked(self.namespace.list_table_versions, request)
+
+    def describe_table_version(self, request: Any) -> Any:
+        return self._asked(self.namespace.describe_table_version, request)
+
+    def _asked(self, ask: Callable[[Any], Any], request: Any) -> Any:
+        try:
+            return ask(request)
+        except Exception as error:
+            self.met = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
+            raise
+
+    def has_moved(self, table: ObjectId) -> bool:
+        """Return whether the namespace no longer has the table."""
+        try:
+            self.namespace.describe_table({"id": list(table.names)})
+        except Exception as error:
+            if not is_namespace_error(error):
+                raise
+            return isinstance(error.__cause__, NotFound)
+        return False
+
+
+class Channel(Reads):
+    """The namespace of one write, which records how its last commit ended.
 
     after: refuse every version except the next version after this number. With ``exactly``, ``after`` is set once the
         table is open.
     is_asked: whether the table commits through the channel. A storage-managed one does so, by the same condition of the
     storage, for an exact commit, where the catalog has to settle indexes, and with ``guards`` in a directory that may
     become another table's.
-    is_tried: whether the engine has asked for a version, after it had written the manifest.
     ``admits`` decides whether a version that another writer has committed since may come between.
     ``fits`` decides whether the commit may follow a version.
     """
@@ -48,21 +89,14 @@ class Channel:
         guards: bool = False,
         fits: Callable[[int], bool] | None = None,
     ) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.after = after
         self._guards = guards
         self.admits: Callable[[int], bool] | None = None
         self._fits = fits
         self.is_asked = exactly or after is not None
-        self.error: LancekeepError | None = None
-        self.met: LancekeepError | None = None
         self.committed: Committed | None = None
-        self.is_tried = False
         self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
-
-    def bind(self, namespace: Any) -> None:
-        """Commit through another namespace from now on."""
-        self.namespace = namespace
 
     def ask(self) -> None:
         """Let the table commit through the channel, also a storage-managed one."""
@@ -87,29 +121,6 @@ class Channel:
         guarded = self._guards and described.is_reused
         self.is_asked = self.is_asked or guarded or described.managed_versioning is True
         return attrs.evolve(described, managed_versioning=True) if self.is_asked else described
-
-    def list_table_versions(self, request: Any) -> Any:
-        return self._asked(self.namespace.list_table_versions, request)
-
-    def describe_table_version(self, request: Any) -> Any:
-        return self._asked(self.namespace.describe_table_version, request)
-
-    def _asked(self, ask: Callable[[Any], Any], request: Any) -> Any:
-        try:
-            return ask(request)
-        except Exception as error:
-            self.met = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
-            raise
-
-    def has_moved(self, table: ObjectId) -> bool:
-        """Return whether the namespace no longer has the table."""
-        try:
-            self.namespace.describe_table({"id": list(table.names)})
-        except Exception as error:
-            if not is_namespace_error(error):
-                raise
-            return isinstance(error.__cause__, NotFound)
-        return False
 
     def _follows(self, version: int) -> bool:
         """Return whether a commit as ``version`` may follow ``after``."""
@@ -164,26 +175,21 @@ class Channel:
         return response
 
 
-class Handle:
+class Handle(Reads):
     """The namespace of a dataset that outlives the call which opened it.
 
     commits: whether the caller keeps the dataset and may commit by it. Then a table whose directory may become another
-        table's commits through the namespace, also a storage-managed one, as ``asks`` says once it is open.
+        table's commits through the namespace, also a storage-managed one, as ``is_asked`` says once it is open.
     """
 
     def __init__(self, namespace: Any, *, commits: bool = False) -> None:
-        self.namespace = namespace
-        self.asks = False
+        super().__init__(namespace)
         self._commits = commits
-
-    def bind(self, namespace: Any) -> None:
-        """Commit through another namespace from now on."""
-        self.namespace = namespace
 
     def describe_table(self, request: Any) -> Any:
         described = self.namespace.describe_table(request)
-        self.asks = self._commits and described.is_reused and described.managed_versioning is not True
-        return attrs.evolve(described, managed_versioning=True) if self.asks else described
+        self.is_asked = self._commits and described.is_reused and described.managed_versioning is not True
+        return attrs.evolve(described, managed_versioning=True) if self.is_asked else described
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.namespace, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -12,15 +11,14 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from lancekeep.adapters.lance.alignment import aligned, require_storable
-from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, StagingChannel
+from lancekeep.adapters.lance.channels import Channel, FirstChannel, Handle, Reads, StagingChannel
 from lancekeep.adapters.lance.data_files import LanceDataFiles
 from lancekeep.adapters.lance.fields import fragment_of, keeping_fields
 from lancekeep.adapters.lance.indexes import trusted_indexes
-from lancekeep.adapters.lance.namespace_errors import is_namespace_error
-from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
-from lancekeep.adapters.lance.panics import panics_translated, without_panics
+from lancekeep.adapters.lance.panics import without_panics
 from lancekeep.adapters.lance.rows import LanceRows
 from lancekeep.adapters.lance.structure import LanceStructure, operation_of
+from lancekeep.adapters.lance.translation import translated
 from lancekeep.adapters.lance.views import LanceViews
 from lancekeep.application.concurrency import in_a_thread
 from lancekeep.application.rows.row_rules import checked
@@ -28,16 +26,12 @@ from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     BranchNotFound,
     CommitRefused,
-    ConcurrentModification,
     EngineFailed,
     InvalidInput,
-    LancekeepError,
     StoreUnavailable,
     TableNotFound,
     TagNotFound,
     VersionNotFound,
-    VersionTaken,
-    origin,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.lineage import Base
@@ -52,9 +46,6 @@ _AT_ONCE = 8
 """The versions that are summarized at a time."""
 
 Result = TypeVar("Result")
-
-_VANISHED = "(os error 2)"
-"""Part of the engine's message if a directory that it writes to was removed or renamed."""
 
 
 @without_panics
@@ -166,7 +157,7 @@ class LanceEngine:
 
     def _created(self, plan: WritePlan, fragments: Sequence[Any]) -> Any:
         require_storable(plan.schema)
-        with _translated(plan.table, Channel(self._namespace)):
+        with translated(plan.table, Channel(self._namespace)):
             return lance.LanceDataset.commit(
                 plan.uri,
                 lance.LanceOperation.Overwrite(plan.schema, [fragment_of(fragment) for fragment in fragments]),
@@ -212,7 +203,7 @@ class LanceEngine:
     def write_fragments(self, plan: WritePlan, data: Any) -> Sequence[Any]:
         if plan.mode is not WriteMode.APPEND:
             require_storable(plan.schema)
-        with checked(data, plan.rules) as rows, _translated(plan.table, Channel(self._namespace)):
+        with checked(data, plan.rules) as rows, translated(plan.table, Channel(self._namespace)):
             fragments: Sequence[Any] = lance.fragment.write_fragments(
                 aligned(rows),
                 plan.uri,
@@ -252,7 +243,7 @@ class LanceEngine:
         # of the first attempt. Without a table, the engine finds out by a repetition that another writer has created
         # the table.
         repeats = not exactly if plan.read_version else managed
-        with _translated(plan.table, channel, managed=managed):
+        with translated(plan.table, channel, managed=managed):
             return lance.LanceDataset.commit(
                 plan.uri,
                 lance.Transaction(plan.read_version, operation, transaction_properties=dict(properties)),
@@ -278,7 +269,7 @@ class LanceEngine:
     ) -> Committed:
         self._before_commit(table, branch)
         channel = Channel(self._namespace, after=after, exactly=exactly, guards=True)
-        with _translated(table, channel):
+        with translated(table, channel):
             dataset = self._dataset(channel, table)
             if not channel.is_asked and (indexes or trusted_indexes(dataset)):
                 channel.ask()
@@ -292,7 +283,7 @@ class LanceEngine:
     def stage_change(self, table: ObjectId, act: Callable[[Any], Any]) -> tuple[StagedVersion, Base]:
         self._before_commit(table, None)
         channel = StagingChannel(self._namespace, exactly=True)
-        with _translated(table, channel):
+        with translated(table, channel):
             dataset = self._dataset(channel, table)
             base = _base_of(dataset)
             act(dataset)
@@ -302,8 +293,9 @@ class LanceEngine:
     def examine(
         self, table: ObjectId, act: Callable[[Any], Result], version: int | None, branch: str | None = None
     ) -> Result:
-        with _translated(table, Channel(self._namespace), reading=True):
-            return act(self.open(table, version, None, branch))
+        handle = Handle(self._namespace)
+        with translated(table, handle, reading=True):
+            return act(self._open(handle, table, version, None, branch))
 
     def open(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         return self._open(Handle(self._namespace), table, version, tag, branch)
@@ -311,7 +303,7 @@ class LanceEngine:
     def handle(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> Any:
         handle = Handle(self._namespace, commits=True)
         dataset = self._open(handle, table, version, tag, branch, cached=None)
-        if handle.asks:
+        if handle.is_asked:
             for method in ("shallow_clone", "deep_clone"):  # the engine refuses them if commits call back
                 setattr(dataset, method, partial(self._clone, method, table, branch))
         return dataset
@@ -330,7 +322,7 @@ class LanceEngine:
         cached: int | None = CACHED_METADATA,
     ) -> Any:
         try:
-            with _translated(table, Channel(self._namespace), reading=True):
+            with translated(table, handle, reading=True):
                 chosen = tag if tag is not None else None if branch else version
                 dataset = self._dataset(handle, table, chosen, cached=cached)
                 if branch is not None:
@@ -346,8 +338,9 @@ class LanceEngine:
             raise
 
     def details(self, table: ObjectId, version: int | None, tag: str | None, branch: str | None) -> VersionDetails:
-        with _translated(table, Channel(self._namespace), reading=True):
-            dataset = self.open(table, version, tag, branch)
+        handle = Handle(self._namespace)
+        with translated(table, handle, reading=True):
+            dataset = self._open(handle, table, version, tag, branch)
             stats = dataset.stats.dataset_stats()
             return VersionDetails(
                 dataset.version,
@@ -360,21 +353,23 @@ class LanceEngine:
     def summaries(
         self, table: ObjectId, versions: Sequence[int], branch: str | None = None
     ) -> Iterator[VersionSummary]:
-        with _translated(table, Channel(self._namespace), reading=True):
-            dataset = self.open(table, None, None, branch)
+        handle = Handle(self._namespace)
+        with translated(table, handle, reading=True):
+            dataset = self._open(handle, table, None, None, branch)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                yield from filter(None, pool.map(partial(_summary, table, dataset, branch), versions))
+                yield from filter(None, pool.map(partial(_summary, table, handle, dataset, branch), versions))
 
     def times(self, table: ObjectId, branch: str | None) -> tuple[int, Callable[[int], int | None]]:
-        dataset = self.open(table, None, None, branch)
+        handle = Handle(self._namespace)
+        dataset = self._open(handle, table, None, None, branch)
 
         def time(version: int) -> int | None:
-            at = _checked_out(table, dataset, branch, version)
+            at = _checked_out(table, handle, dataset, branch, version)
             return None if at is None else time_of(at._ds.serialized_manifest())
 
         return int(dataset.version), time
 
-    def _bind(self, writer: Channel | Handle, dataset: Any, branch: str | None = None) -> None:
+    def _bind(self, writer: Reads, dataset: Any, branch: str | None = None) -> None:
         """Bind a writer's commits to the version that it has read, and to its successors."""
         writer.bind(self._based_on(_base_of(dataset, branch)))
 
@@ -413,7 +408,7 @@ class LanceEngine:
         return described.managed_versioning is True
 
     def _described(self, table: ObjectId) -> Any:
-        with _translated(table, Channel(self._namespace)):
+        with translated(table, Channel(self._namespace)):
             return self._namespace.describe_table({"id": list(table.names)})
 
 
@@ -437,9 +432,9 @@ def _admitted(admits: Callable[[Any, int], bool], dataset: Any, version: int) ->
     return in_a_thread(partial(admits, dataset, version))
 
 
-def _summary(table: ObjectId, dataset: Any, branch: str | None, version: int) -> VersionSummary | None:
+def _summary(table: ObjectId, handle: Handle, dataset: Any, branch: str | None, version: int) -> VersionSummary | None:
     """Summarize a version by its manifest alone; None if the version was cleaned up."""
-    at = _checked_out(table, dataset, branch, version)
+    at = _checked_out(table, handle, dataset, branch, version)
     if at is None:
         return None
     described = at.get_version()
@@ -447,15 +442,13 @@ def _summary(table: ObjectId, dataset: Any, branch: str | None, version: int) ->
     return VersionSummary(version, when, operation_of(at, version), int(described["metadata"]["total_rows"]))
 
 
-def _checked_out(table: ObjectId, dataset: Any, branch: str | None, version: int) -> Any | None:
+def _checked_out(table: ObjectId, handle: Handle, dataset: Any, branch: str | None, version: int) -> Any | None:
     """Return a dataset at another version; None if the version does not exist."""
     try:
-        return dataset.checkout_version(version if branch is None else (branch, version))
-    except (OSError, ValueError, RuntimeError) as error:
-        found = classified(str(table), error, reading=True)
-        if isinstance(found, VersionNotFound):
-            return None
-        raise found from error
+        with translated(table, handle, reading=True):
+            return dataset.checkout_version(version if branch is None else (branch, version))
+    except VersionNotFound:
+        return None
 
 
 def _committed(channel: Channel, dataset: Any) -> Committed:
@@ -480,54 +473,10 @@ def _native(dataset: Any) -> Committed:
 def _one_commit(table: ObjectId, channel: Channel, act: Callable[[], Any]) -> Committed:
     """Run a single commit; an outage or a panic after the commit does not undo it."""
     try:
-        with _translated(table, channel):
+        with translated(table, channel):
             dataset = act()
     except (EngineFailed, StoreUnavailable):
         if channel.committed is None or channel.error is not None:
             raise
         return channel.committed
     return _committed(channel, dataset)
-
-
-@contextmanager
-def _translated(table: ObjectId, channel: Channel, *, reading: bool = False, managed: bool = False) -> Iterator[None]:
-    """Raise errors of the native engine as Lancekeep errors.
-
-    While ``reading``, no error is the caller's fault. ``managed``: the engine commits through the channel alone.
-    """
-    try:
-        with panics_translated(str(table)):
-            yield
-    except LancekeepError:
-        raise
-    except lance.commit.CommitConflictError as error:
-        if channel.error is not None and not isinstance(channel.error, VersionTaken):
-            raise channel.error from origin(channel.error, error)
-        raise ConcurrentModification(
-            f"{table}: other writers kept changing it; nothing was committed: {error}"
-        ) from error
-    except Exception as error:
-        if is_namespace_error(error):  # from a callback on the caller's own thread
-            if isinstance(error.__cause__, LancekeepError):
-                raise error.__cause__ from error.__cause__.__cause__
-            if is_namespace_error(error, "TableVersionNotFoundError"):  # the version that a plan builds on
-                raise VersionNotFound(f"{table}: {error}; nothing was committed") from error
-            raise
-        if not isinstance(error, OSError | ValueError | RuntimeError):
-            raise
-        if channel.error is not None and not isinstance(channel.error, VersionTaken):
-            raise channel.error from origin(channel.error, error)
-        if channel.error is not None and leaves_unknown(error):
-            raise ConcurrentModification(f"{table}: {channel.error}") from error
-        cause = error.__cause__
-        if isinstance(cause, LancekeepError):
-            raise cause from cause.__cause__
-        if channel.met is not None and str(channel.met) in str(error):
-            raise channel.met from origin(channel.met, error)
-        if _VANISHED in str(error) and channel.has_moved(table):
-            raise CommitRefused(
-                f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
-                "the right table"
-            ) from error
-        unasked = (managed or channel.is_asked) and not channel.is_tried
-        raise classified(str(table), error, reading=reading, unasked=unasked) from error
