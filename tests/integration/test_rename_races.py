@@ -331,7 +331,7 @@ def place(path: Path, store: str) -> Callable[[int], lancekeep.Catalog]:
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("leave", LEAVES)
 @pytest.mark.parametrize("read", READS)
-def test_read_of_a_table_that_is_renamed_or_dropped_ends_with_not_found(
+def test_read_of_a_table_that_is_renamed_or_dropped_finds_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, leave: str, read: str
 ) -> None:
     """Reads called such a table damaged, whose callers would look for a repair."""
@@ -343,4 +343,52 @@ def test_read_of_a_table_that_is_renamed_or_dropped_ends_with_not_found(
     ]
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert len(errors) > 5
-    assert [error for error in errors if not isinstance(error, lancekeep.NotFound)] == []
+    assert [error for error in errors if not isinstance(error, lancekeep.TableNotFound)] == []
+
+
+def written(catalog: lancekeep.Catalog, value: int, *, after: Callable[[], object] = lambda: None) -> Callable[[], int]:
+    """Begin a write of fragments; return its commit. ``after`` happens between the plan and the data files."""
+    plan = catalog.begin_write("t", rows(value).schema, "append")
+    after()
+    fragments = lance.fragment.write_fragments(rows(value), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
+    return lambda: catalog.commit_fragments(plan, fragments).version
+
+
+WRITES: dict[str, Callable[[lancekeep.Catalog], Callable[[], object]]] = {
+    "fragments": lambda catalog: written(catalog, 3),
+    "append": lambda catalog: lambda: catalog.write("t", rows(3), "append"),
+    "overwrite": lambda catalog: lambda: catalog.write("t", rows(3), "overwrite"),
+    "restore": lambda catalog: lambda: catalog.versions.restore("t", 1),
+    "delete": lambda catalog: lambda: catalog.data.delete("t", "a = 1"),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("write", WRITES)
+def test_write_to_a_table_that_is_renamed_or_dropped_is_committed_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, leave: str, write: str
+) -> None:
+    """Writes of fragments reported a missing version, which says nothing of the commit."""
+    expected = (lancekeep.TableNotFound, lancekeep.Refused, lancekeep.Retryable, lancekeep.CommitUnknown)
+    connected = place(tmp_path, store)
+    others = []
+    for number, (_, outcome) in enumerate(outcomes_beside(monkeypatch, connected, WRITES[write], LEAVES[leave]), 1):
+        if isinstance(outcome, Exception) and not isinstance(outcome, expected):
+            others.append(outcome)
+        catalog = connected(number)
+        if isinstance(outcome, lancekeep.Refused) and "u" in catalog.list_tables():
+            was_committed = 3 in values(catalog, "u")
+            assert not was_committed or "check whether" in str(outcome), outcome
+    assert others == []
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("leave", LEAVES)
+def test_commit_of_fragments_written_after_a_rename_or_drop_is_refused(tmp_path: Path, store: str, leave: str) -> None:
+    """The data files bring the old name back, as a table without versions."""
+    catalog, other = connect(tmp_path, store), connect(tmp_path, store)
+    other.write("t", rows(1))
+    commit = written(catalog, 2, after=lambda: LEAVES[leave](other))
+    with pytest.raises(lancekeep.CommitRefused):
+        commit()

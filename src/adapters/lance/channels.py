@@ -18,6 +18,7 @@ from lancekeep.domain.errors import (
     TableNotFound,
     VersionNotFound,
     VersionTaken,
+    causes,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import StagedVersion
@@ -39,10 +40,17 @@ class Reads:
         self.is_tried = False
         self.error: LancekeepError | None = None
         self.met: LancekeepError | None = None
+        self.committed: Committed | None = None
+        self._has_read = False
 
     def bind(self, namespace: Any) -> None:
-        """Commit through another namespace from now on."""
+        """Commit through the namespace of a writer that has read a version."""
         self.namespace = namespace
+        self.follow_version()
+
+    def follow_version(self) -> None:
+        """Take a table without versions for another table: the writer has read one."""
+        self._has_read = True
 
     def list_table_versions(self, request: Any) -> Any:
         return self._asked(self.namespace.list_table_versions, request)
@@ -58,13 +66,20 @@ class Reads:
             raise
 
     def has_moved(self, table: ObjectId) -> bool:
-        """Return whether the namespace no longer has the table."""
+        """Return whether the namespace no longer has the table.
+
+        A writer that has read a version finds a table without versions there if files of a write, in a directory that
+        the listing shows, bring the name back.
+        """
+        request = {"id": list(table.names)}
         try:
-            self.namespace.describe_table({"id": list(table.names)})
+            self.namespace.describe_table(request)
+            if self._has_read:
+                self.namespace.describe_table_version(request)
         except Exception as error:
             if not is_namespace_error(error):
                 raise
-            return isinstance(error.__cause__, NotFound)
+            return any(isinstance(cause, NotFound) for cause in causes(error.__cause__))
         return False
 
 
@@ -95,7 +110,6 @@ class Channel(Reads):
         self.admits: Callable[[int], bool] | None = None
         self._fits = fits
         self.is_asked = exactly or after is not None
-        self.committed: Committed | None = None
         self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
 
     def ask(self) -> None:

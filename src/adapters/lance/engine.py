@@ -243,6 +243,8 @@ class LanceEngine:
         # of the first attempt. Without a table, the engine finds out by a repetition that another writer has created
         # the table.
         repeats = not exactly if plan.read_version else managed
+        if plan.read_version:
+            channel.follow_version()
         with translated(plan.table, channel, managed=managed):
             return lance.LanceDataset.commit(
                 plan.uri,

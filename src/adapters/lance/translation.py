@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,8 +22,8 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.native import lance
 
-_VANISHED = "(os error 2)"
-"""Part of the engine's message if a directory that it writes to was removed or renamed."""
+_VANISHED = re.compile(r"\(os error 2\)|not found", re.IGNORECASE)
+"""Part of the engine's message if a directory that it reads or writes was removed or renamed."""
 
 
 def _without_disguise(error: LancekeepError) -> LancekeepError:
@@ -63,13 +64,16 @@ def translated(table: ObjectId, channel: Reads, *, reading: bool = False, manage
         cause = error.__cause__
         if isinstance(cause, LancekeepError):
             raise cause from cause.__cause__
-        if channel.met is not None and str(channel.met) in str(error):
-            met = _without_disguise(channel.met) if reading else channel.met
-            raise met from origin(met, error)
-        if _VANISHED in str(error) and channel.has_moved(table):
+        unasked = (managed or channel.is_asked) and not channel.is_tried
+        may_be_committed = channel.committed is not None or (leaves_unknown(error) and not unasked)
+        if _VANISHED.search(str(error)) and not may_be_committed and channel.has_moved(table):
+            if reading:
+                raise TableNotFound(f"the table {table} was dropped or renamed while it was read") from error
             raise CommitRefused(
                 f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
                 "the right table"
             ) from error
-        unasked = (managed or channel.is_asked) and not channel.is_tried
+        if channel.met is not None and str(channel.met) in str(error):
+            met = _without_disguise(channel.met) if reading else channel.met
+            raise met from origin(met, error)
         raise classified(str(table), error, reading=reading, unasked=unasked) from error

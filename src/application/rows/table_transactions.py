@@ -294,6 +294,7 @@ class TableTransactions:
     ) -> VersionRow:
         latest = self._ledger.commits.latest(known.root)
         if latest is None:
+            self._tables.find(object_id)  # it may have been renamed or dropped since
             raise VersionNotFound(f"{object_id} has no version; create it with write()")
         if transaction.read_version > latest.version or transaction.read_version < 1:
             _require_base(known, base)

@@ -526,6 +526,8 @@ class Writes:
         root = self._places.dataset_root(table)
         commits = self._ledger.commits
         latest = commits.latest(root)
+        if latest is None:
+            self._tables.find(object_id)  # it may have been renamed or dropped since
         if latest is None and self._places.is_foreign(table):
             raise VersionNotFound(
                 f"{table.location!r} is not a Lance table: it has files and no version. Move the files away, "
@@ -540,6 +542,7 @@ class Writes:
         if branch is not None and commits.latest(root.branch(branch)) is None:
             raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
         if version is not None and commits.get(root.branch(branch), version) is None:
+            self._tables.find(object_id)
             raise VersionNotFound(
                 f"{history_name(table.id, branch)} has no version {version}; catalog.versions.history lists those that "
                 "exist"
