@@ -267,6 +267,18 @@ def test_stream_reads_old_versions_in_current_schema(options: dict[str, str], ca
         made.partitions(end, made.latestOffset(end, ReadAllAvailable()))
 
 
+@pytest.mark.parametrize("change", ["retyped", "renamed"])
+def test_columns_that_changed_before_the_first_batch_are_reported(
+    options: dict[str, str], catalog: lancekeep.Catalog, change: str
+) -> None:
+    add(catalog, 1)
+    stream = reader(options)
+    CHANGES_OF_COLUMNS[change](catalog.open("source"))
+    for _ in range(2):
+        with pytest.raises(lancekeep.InvalidInput, match="columns of source were changed after the stream was loaded"):
+            batches(stream)
+
+
 def test_stream_of_changes_has_deletes_and_updates(catalog: lancekeep.Catalog, options: Mapping[str, str]) -> None:
     add(catalog, 1, 2, 3)
     source = DefaultSource({**options, "path": "source", "read_changes": "true"})

@@ -290,10 +290,21 @@ class StreamReader(FragmentStream):
         return [VersionFragments(reader, part.runs) for part in chosen]
 
     def _reader(self, dataset: Any) -> FragmentReader:
-        """Create a reader of a version in the columns that the table has when the stream starts."""
+        """Create a reader of a version in the columns that the table has at the first batch.
+
+        Raises:
+            InvalidInput: They lack a column of the stream, or have another type.
+        """
         if self._current is None:
-            self._current = self._latest()
-            require_types(self._version(self._current).schema, self._columns)
+            current = self._latest()
+            try:
+                require_types(self._version(current).schema, self._columns)
+            except InvalidInput as error:
+                raise InvalidInput(
+                    f"{error}. If the columns of {self._table} were changed after the stream was loaded, load it again "
+                    "and start the query with its checkpoint"
+                ) from error
+            self._current = current
         snapshot = Snapshot.of(self._opened(), dataset)
         size = self._options.number("batch_size")
         return version_reader(self._history, self._current, dataset, snapshot, self._columns, size, self._table)
