@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from lancekeep.domain.dataset_files import DATA, DELETIONS, INDICES, REFERENCES, TRANSACTIONS, Place
 from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS
@@ -41,6 +41,15 @@ _NAMED = (DATA, DELETIONS, TRANSACTIONS, INDICES)
 def foreign_files(paths: Iterable[str]) -> list[str]:
     """Return the paths that neither Lance nor Lancekeep wrote."""
     return [path for path in paths if not (is_mark(path) or _is_known(path))]
+
+
+def is_left_by_writes(paths: Collection[str]) -> bool:
+    """Return whether writers made a directory a table that nothing declared.
+
+    Then no marker declares, moves or copies a table, and Lance or Lancekeep wrote each file.
+    """
+    declared = {RESERVED_MARKER, MOVED_MARKER, MOVING_MARKER}.intersection(paths)
+    return not declared and not foreign_files(paths) and any(map(is_mark, paths))
 
 
 def is_own(path: str) -> bool:

@@ -200,3 +200,41 @@ def test_plan_that_began_in_the_directory_is_refused_after_the_repair(tmp_path: 
     with pytest.raises((lancekeep.LancekeepError, OSError)):
         catalog.commit_fragments(plan, fragments)
     assert [str(name) for name in directory_of(other).tables.all(None, include_declared=True)] == []
+
+
+ASKS: dict[str, Callable[[lancekeep.Catalog], Any]] = {
+    "append": lambda catalog: catalog.write("t", rows(3), "append"),
+    "plan": lambda catalog: catalog.begin_write("t", rows(3).schema, "append"),
+    "open": lambda catalog: catalog.open("t"),
+    "describe": lambda catalog: catalog.versions.describe("t"),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("mode", ["compatible", "v1"])
+@pytest.mark.parametrize("ask", ASKS)
+def test_error_names_the_files_of_a_refused_write_and_what_frees_the_name(
+    tmp_path: Path, mode: str, store: str | None, ask: str
+) -> None:
+    catalog = leave_files(tmp_path, store, mode)
+    with pytest.raises(lancekeep.NotFound, match=r"refused.*left files in 't.lance'.*lancekeep drop.*lancekeep repair"):
+        ASKS[ask](catalog)
+    assert findings(catalog, repair=True, grace=0)[0] == (Kind.UNREFERENCED, "t.lance", True)
+    with pytest.raises(lancekeep.TableNotFound, match="does not exist"):
+        ASKS[ask](catalog)
+
+
+def test_first_version_may_be_written_over_files_of_a_refused_write(tmp_path: Path) -> None:
+    catalog = leave_files(tmp_path)
+    assert catalog.write("t", rows(3), "overwrite").version == 1
+    assert catalog.open("t").to_table() == rows(3)
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v1"])
+@pytest.mark.parametrize("ask", ASKS)
+def test_error_of_a_table_that_is_only_declared_says_so(tmp_path: Path, mode: str, ask: str) -> None:
+    catalog = connect(tmp_path, mode=mode)
+    plan = catalog.begin_write("t", rows(1).schema, "create")
+    lance.fragment.write_fragments(rows(1), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
+    with pytest.raises(lancekeep.NotFound, match="only declared"):
+        ASKS[ask](catalog)

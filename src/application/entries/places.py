@@ -203,6 +203,10 @@ class Places:
             is_empty = False
         return not is_empty
 
+    def names(self, root: DatasetRoot) -> list[str]:
+        """Return the paths of files in a table's directory, relative to it."""
+        return [key.removeprefix(f"{root.key}/") for key in self.contents(root)]
+
     def contents(self, root: DatasetRoot) -> list[str]:
         """Return the keys in a table's directory, including unfinished uploads."""
         below = f"{root.key}/"

@@ -9,6 +9,8 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.rows.versions import Versions
+from lancekeep.domain.catalog import Lookup
+from lancekeep.domain.directory_contents import is_left_by_writes
 from lancekeep.domain.errors import (
     AlreadyExists,
     CommitRefused,
@@ -19,6 +21,8 @@ from lancekeep.domain.errors import (
     NotFound,
     ObjectNotFound,
     StoreUnavailable,
+    TableNotFound,
+    VersionNotFound,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import Table
@@ -54,19 +58,40 @@ class Diagnosis:
                 self._ledger.commits.holding.require_none(self._places.dataset_root(self._tables.find(object_id)))
             raise
         except (NotFound, AlreadyExists, InvalidInput, Damaged, OSError) as error:
-            fault = refusal = None
+            fault = refusal = remains = None
             with suppress(LancekeepError):  # the original error is raised
                 table = self._tables.find(object_id)
                 fault = self._head_fault(table)
                 refusal = self._versions.unfinished_clones.refusal(table)
+                remains = self.remains(table) if isinstance(error, TableNotFound | VersionNotFound) else None
             if refusal is not None:
                 raise refusal from error
+            if remains is not None:
+                raise (TableNotFound if isinstance(error, TableNotFound) else VersionNotFound)(remains) from error
             if fault is None:
                 raise
             raise Damaged(
                 f"the table {object_id}: {fault}. Put the manifest back from a backup. Without one, `lancekeep repair "
                 f"{self._places.root_uri} --table {object_id} --accept-loss` shows which version it can go back to"
             ) from error
+
+    def remains(self, table: Table) -> str | None:
+        """Explain that files of writes, without a version, bring a name back.
+
+        None for other tables.
+        """
+        entry = self._ledger.view(Lookup(table.id.key)).find(table.id.key)
+        if entry is None or not entry.listed:
+            return None
+        root = self._places.dataset_root(table)
+        if not is_left_by_writes(self._places.names(root)) or self._ledger.commits.latest(root) is not None:
+            return None
+        return (
+            f"the table {table.id} has no version, and was not declared: a write that was refused after a drop or "
+            f"rename left files in {table.location!r}, or a writer is creating the table. Free the name with "
+            "`lancekeep drop`, or write the first version with mode='overwrite'. "
+            f"`lancekeep repair {self._places.root_uri}` removes the files after its grace time"
+        )
 
     def _head_fault(self, table: Table) -> str | None:
         """Describe the fault of the latest manifest; None if it is readable or absent."""

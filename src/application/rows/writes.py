@@ -194,8 +194,9 @@ class Writes:
         if latest is None and write_mode is WriteMode.APPEND:
             self._versions.unfinished_clones.refuse(table)
             raise TableNotFound(
-                f"the table {object_id} is only declared: it has no version to append to. Write the first version with "
-                "mode='overwrite'"
+                self._diagnosis.remains(table)
+                or f"the table {object_id} is only declared: it has no version to append to. Write the first version "
+                "with mode='overwrite'"
             )
         version = 0 if latest is None else latest.version
         base = None
@@ -536,8 +537,9 @@ class Writes:
         if latest is None:
             self._versions.unfinished_clones.refuse(table)
             raise VersionNotFound(
-                f"the table {table.id} is only declared: it has no version to open yet. Write the first version with "
-                f"write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
+                self._diagnosis.remains(table)
+                or f"the table {table.id} is only declared: it has no version to open yet. Write the first version "
+                f"with write({str(table.id)!r}, data, 'overwrite'), or remove the table with `lancekeep drop`"
             )
         if branch is not None and commits.latest(root.branch(branch)) is None:
             raise BranchNotFound(f"the table {table.id} has no branch {branch!r}")
