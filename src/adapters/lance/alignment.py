@@ -3,7 +3,7 @@
 The engine panics if decimals or views are not at a multiple of 16 bytes in memory. Arrow aligns buffers to 8 bytes in
 its streams and files, and so do other libraries. Measured with pylance 14: the engine stores a struct without fields,
 and then reads wrong values in the columns after it. It refuses bytes that are not UTF-8 where a text is null, although
-they mean nothing.
+they mean nothing. It panics if a struct in a struct is a slice of a longer one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def require_storable(schema: pa.Schema) -> None:
 
 def aligned(rows: Any) -> Any:
     """Return a reader or table with the same rows, which the engine takes."""
-    if not any(_is_wide(kind) or holds_texts(kind) for kind in rows.schema.types):
+    if not any(_is_wide(kind) or holds_texts(kind) or _is_deep(kind) for kind in rows.schema.types):
         return rows
     if isinstance(rows, pa.RecordBatchReader):
         return pa.RecordBatchReader.from_batches(rows.schema, map(_aligned_batch, rows))
@@ -47,10 +47,14 @@ def aligned(rows: Any) -> Any:
 
 
 def aligned_array(array: pa.Array) -> pa.Array:
-    """Return an array that is aligned, and has no bytes where texts are null."""
+    """Return an array as the engine takes it.
+
+    It is aligned, has no bytes where texts are null, and no slices of structs in structs.
+    """
     if any(map(_has_bytes_of_nulls, texts_in(array))):
         array = _without_bytes_of_nulls(array)
-    if _is_wide(array.type) and any(buffer and buffer.address % _BYTES for buffer in array.buffers()):
+    is_misaligned = _is_wide(array.type) and any(buffer and buffer.address % _BYTES for buffer in array.buffers())
+    if is_misaligned or (_is_deep(array.type) and _is_slice(array)):
         return pa.concat_arrays([array])  # copies; pyarrow aligns the copy to 64 bytes
     return array
 
@@ -83,6 +87,25 @@ def _is_wide(kind: pa.DataType) -> bool:
     """Return whether the engine reads values of a type from memory as numbers of 16 bytes."""
     is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
     return pa.types.is_decimal(kind) or is_view or any(map(_is_wide, _children(kind)))
+
+
+def _is_deep(kind: pa.DataType) -> bool:
+    """Return whether a type has a struct as a field of a struct."""
+    children = _children(kind)
+    return (pa.types.is_struct(kind) and any(map(pa.types.is_struct, children))) or any(map(_is_deep, children))
+
+
+def _is_slice(array: Any) -> bool:
+    """Return whether an array, or one inside of it, begins after the first value of its buffers."""
+    if isinstance(array, pa.ExtensionArray):
+        return _is_slice(array.storage)
+    if isinstance(array, pa.StructArray):  # its fields begin where it begins, or later
+        return any(_is_slice(array.field(at)) for at in range(array.type.num_fields))
+    if isinstance(array, pa.MapArray):
+        return bool(array.offset) or _is_slice(array.keys) or _is_slice(array.items)
+    if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return bool(array.offset) or _is_slice(array.values)
+    return bool(array.offset)
 
 
 def _has_no_field(kind: pa.DataType) -> bool:
