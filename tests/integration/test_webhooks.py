@@ -280,6 +280,25 @@ def test_a_batch_that_is_refused_becomes_a_dead_letter_that_can_be_replayed(
     assert call("--test", "other")[0] == 2
 
 
+def test_a_replay_sends_no_event_that_the_settings_exclude_by_now(
+    catalog: lancekeep.Catalog, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        catalog.create_namespace(f"n{number}")
+    expected = settle(catalog)
+    receiver.answers.write_text("400 " * 10)
+    assert run(deliveries_of(catalog, hook(receiver), batch=2))
+    assert receiver.ids() == []
+    configure(tmp_path, receiver, 'below = "n1"')
+    monkeypatch.setenv("LANCEKEEP_CONFIG", str(tmp_path / "lancekeep.toml"))
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    found = CliRunner().invoke(command, ["webhooks", str(tmp_path / "lake"), "--replay", "hook"], obj=lancekeep)
+    assert (found.exit_code, receiver.ids()) == (0, expected[1:2])
+    assert "hook took 1 of the 2 events" in found.output
+    assert "Not sent: 2 events" in found.output
+    assert not list((tmp_path / "lake/.lancekeep-events/subscribers/hook/dead-letters").glob("*"))
+
+
 def test_a_subscriber_that_is_gone_gets_no_further_request(catalog: lancekeep.Catalog, receiver: Receiver) -> None:
     for number in range(3):
         catalog.create_namespace(f"n{number}")

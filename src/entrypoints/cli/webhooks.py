@@ -6,6 +6,7 @@ import os
 import time
 from uuid import uuid4
 
+import attrs
 import click
 
 from lancekeep.application.catalog import directory_of
@@ -14,7 +15,7 @@ from lancekeep.application.events.log import EventLog
 from lancekeep.application.events.subscriptions import Subscription
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.domain.event_delivery import Attempt, Delivery, Result
+from lancekeep.domain.event_delivery import Attempt, Delivery, Result, Subscriber
 from lancekeep.domain.events import PREFIX, Event
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.cli.cells import plain
@@ -81,18 +82,26 @@ def webhooks(
             attempt = sink.deliver(Delivery(0, log.read(latest, 1).source, [event], str(latest)))
             _require_taken(attempt, f"{named} at {subscriber.place} took the test event")
         else:
-            _replay(named, sink, Subscription.of(own, named))
+            _replay(subscriber.subscriber, sink, Subscription.of(own, named))
 
 
-def _replay(name: str, sink: EventSink, subscription: Subscription) -> None:
-    """Deliver dead letters in their order, until one of them is not taken."""
+def _replay(subscriber: Subscriber, sink: EventSink, subscription: Subscription) -> None:
+    """Deliver dead letters in their order, until one of them is not taken.
+
+    The settings may have changed since a delivery was given up; events that they exclude now are not delivered.
+    """
+    name = subscriber.name
     for key in subscription.letters():
         letter = subscription.letter(key)
         if letter is None:  # another process has replayed it
             continue
-        delivery = letter.delivery
-        attempt = sink.deliver(delivery)
-        _require_taken(attempt, f"{name} took the {len(delivery.events)} events of {os.path.basename(key)}")
+        events, file = letter.delivery.events, os.path.basename(key)
+        wanted = subscriber.wanted(events)
+        if wanted:
+            attempt = sink.deliver(attrs.evolve(letter.delivery, events=wanted))
+            _require_taken(attempt, f"{name} took {len(wanted)} of the {len(events)} events of {file}")
+        if len(wanted) < len(events):
+            message(f"Not sent: {len(events) - len(wanted)} events of {file}, which the settings of {name} exclude.")
         subscription.remove(key)
     message(f"{name} has no dead letters.")
 
