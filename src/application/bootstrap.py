@@ -177,7 +177,7 @@ class DirectoryServices:
         """The versions of tables, as people see them."""
         from lancekeep.application.rows.table_versions import TableVersions
 
-        return TableVersions(self.tables, self.writes, self.engine)
+        return TableVersions(self.tables, self.writes, self.engine, self._own.transactions)
 
     @part
     def branches(self) -> Branches:

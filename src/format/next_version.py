@@ -269,10 +269,15 @@ def _highest(manifest: Manifest) -> int:
     return max((fragment.id for fragment in manifest.fragments), default=-1)
 
 
+def has_dictionaries(manifest: Manifest, fields: Iterable[SchemaField]) -> bool:
+    """Return whether the manifest file has the values of dictionaries of fields."""
+    stored = manifest.data_format.version if manifest.data_format else ""
+    return stored in (LEGACY, "legacy") and any(field.dictionary is not None for field in fields)
+
+
 def _require_no_dictionaries(manifest: Manifest, fields: Iterable[SchemaField], name: str) -> None:
     """Refuse columns whose values would have to be in the manifest file."""
-    stored = manifest.data_format.version if manifest.data_format else ""
-    if stored in (LEGACY, "legacy") and any(field.dictionary is not None for field in fields):
+    if has_dictionaries(manifest, fields):
         raise Unsupported(f"{name}: dictionaries of the format {LEGACY} are written by the Lance engine only")
 
 

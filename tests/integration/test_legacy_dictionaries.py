@@ -68,7 +68,8 @@ CHANGES: dict[str, Callable[[lancekeep.Catalog], Any]] = {
     "columns": lambda catalog: catalog.structure.drop_columns("t0", ["number"]),
     "relocation": moved,
     "tiers": tiered,
-    "restore": lambda catalog: commit(catalog, Restore(version=1), catalog.versions.describe("t0").version),
+    "restore": lambda catalog: catalog.versions.restore("t0", 1),
+    "commit of a restore": lambda catalog: commit(catalog, Restore(version=1), catalog.versions.describe("t0").version),
 }
 
 
@@ -101,14 +102,35 @@ def test_the_judge_misses_values_that_the_manifest_file_lacks(tmp_path: Path) ->
         assert "values of its dictionary" in str(problems(attrs.evolve(version, dictionaries=kept))[-1])
 
 
+def test_a_restore_has_the_rows_of_its_version(catalog: lancekeep.Catalog) -> None:
+    """The engine refuses to write the manifest of such a version."""
+    latest = catalog.versions.describe("t0").version
+    changed = catalog.versions.restore("t0", 1)
+    assert changed.version == latest + 1
+    assert catalog.open("t0").to_table().to_pydict() == ROWS.to_pydict()
+    assert changed.transaction is not None
+    assert changed.transaction in catalog.versions.manifest("t0").transaction_file
+    with pytest.raises(lancekeep.VersionNotFound):
+        catalog.versions.restore("t0", 99)
+
+
+def test_a_restore_of_rows_that_break_a_rule_is_refused(catalog: lancekeep.Catalog) -> None:
+    before = catalog.versions.describe("t0").version
+    catalog.data.delete("t0", "id = 1")
+    catalog.alter_table("t0", {"constraint.late": "id > 1"})
+    with pytest.raises(lancekeep.InvalidInput, match="violate the constraint 'late'"):
+        catalog.versions.restore("t0", 1)
+    assert catalog.versions.describe("t0").version == before + 1
+
+
 def test_rows_that_the_engine_refuses_are_an_error_of_input(catalog: lancekeep.Catalog) -> None:
     before = catalog.versions.describe("t0").version
     plan = catalog.begin_write("t0", ROWS.schema, "overwrite")
-    for attempt in (
+    attempts: tuple[Callable[[], Any], ...] = (
         lambda: catalog.write("t0", ROWS.slice(0, 0), "overwrite"),
         lambda: catalog.commit_fragments(plan, []),
-        lambda: catalog.versions.restore("t0", 1),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(lancekeep.InvalidInput, match=r"format 0\.1; nothing was committed") as caught:
             attempt()
         assert "may or may not" not in str(caught.value)
@@ -141,7 +163,7 @@ def test_change_by_an_index_that_lacks_rows_is_refused_by_its_reason(tmp_path: P
         assert sorted(catalog.open("t").to_table()["id"].to_pylist()) == [2, 2, 2, 3, 3, 3]
 
 
-def test_the_server_answers_400_to_them(catalog: lancekeep.Catalog) -> None:
+def test_the_server_answers_400_to_them_and_restores(catalog: lancekeep.Catalog) -> None:
     with serving(CatalogNamespace(catalog)) as server, httpx.Client(base_url=server.uri) as client:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, ROWS.schema):
@@ -150,8 +172,8 @@ def test_the_server_answers_400_to_them(catalog: lancekeep.Catalog) -> None:
         body = sink.getvalue().to_pybytes()
         insert = client.post("/v1/table/t0/insert?mode=overwrite", content=body, headers=headers)
         restored = client.post("/v1/table/t0/restore", json={"version": 1})
-        for answer in (insert, restored):
-            assert (answer.status_code, answer.json()["code"]) == (400, 13), answer.text
+        assert (insert.status_code, insert.json()["code"]) == (400, 13), insert.text
+        assert restored.status_code == 200, restored.text
         assert client.post("/v1/table/t2/insert?mode=overwrite", content=body, headers=headers).status_code == 200
 
 

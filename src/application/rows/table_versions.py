@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from lancekeep.application.entries.services import TableService
 from lancekeep.application.rows.changes import change_table
@@ -15,9 +16,14 @@ from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.manifest import Manifest
+from lancekeep.domain.operations import Restore, Transaction
 from lancekeep.domain.row_rules import Rules, columns_of
+from lancekeep.format.next_version import has_dictionaries
 from lancekeep.format.table_version import parse_manifest
 from lancekeep.ports.table_engine import TableEngine, VersionDetails
+
+if TYPE_CHECKING:
+    from lancekeep.application.rows.table_transactions import TableTransactions
 
 
 class TableVersions:
@@ -27,10 +33,17 @@ class TableVersions:
     `BranchNotFound`, `TagNotFound` or `VersionNotFound` if the object does not exist.
     """
 
-    def __init__(self, tables: TableService, writes: WriteService, engine: TableEngine) -> None:
+    def __init__(
+        self,
+        tables: TableService,
+        writes: WriteService,
+        engine: TableEngine,
+        transactions: Callable[[], TableTransactions] | None = None,
+    ) -> None:
         self._tables = tables
         self._writes = writes
         self._engine = engine
+        self._transactions = transactions
 
     def history(
         self,
@@ -119,11 +132,27 @@ class TableVersions:
             )
         self._writes.with_version(object_id, version, None, branch)  # its error says more than the one of the engine
 
+        checked: list[Any] = []
+
         def act(dataset: Any) -> Any:
+            checked[:] = [dataset]
             return rows.restore(dataset, version, branch)
 
         def check(dataset: Any, rules: Rules) -> None:
+            checked.clear()
             old = self._writes.open(object_id, version, None, branch)
             check_stream(rows.updated(old, {}, None, columns_of(rules)), rules)
 
-        return change_table(self._writes, self._engine, object_id, act, branch, checks=check)
+        try:
+            return change_table(self._writes, self._engine, object_id, act, branch, checks=check)
+        except InvalidInput:
+            if not checked or branch is not None or self._transactions is None:
+                raise
+            old = self.manifest(object_id, version)
+            if not has_dictionaries(old, old.fields):
+                raise
+        # The engine restores no version whose dictionaries are in the manifest file (ADR 201).
+        read = parse_manifest(rows.manifest(checked[0]), str(object_id))
+        transaction = Transaction(read.version, str(uuid4()), operation=Restore(version))
+        committed = self._transactions().commit(object_id, transaction, base=read.transaction_file)
+        return Changed(committed.version, transaction.uuid)
