@@ -43,7 +43,7 @@ from lancekeep.application.events.subscriptions import Subscription
 from lancekeep.application.upkeep.fsck import Kind
 from lancekeep.config import ConnectionConfig
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
-from lancekeep.domain.event_delivery import Delivery, Subscriber
+from lancekeep.domain.event_delivery import Delivery, Result, Subscriber
 from lancekeep.entrypoints.cli import lancekeep as command
 from lancekeep.entrypoints.deliveries import DeliveryWorkers, delivering
 from lancekeep.entrypoints.events import EventRecording
@@ -340,6 +340,34 @@ def test_no_answer_of_a_subscriber_holds_the_server_or_is_quoted(
         assert attempt.problem.endswith("no response within 0.3 seconds")
         assert sent.result() < 30
         pool.shutdown()
+
+
+def test_a_subscriber_is_reached_although_its_first_address_does_not_answer(
+    catalog: lancekeep.Catalog, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+    with ExitStack() as stack:
+        silent = stack.enter_context(socket.socket())
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)  # a full queue drops what asks for a connection
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+        ports = [silent.getsockname()[1], receiver.port]
+
+        def resolved(host: str, *_: Any, **__: Any) -> list[Any]:
+            assert host == "hook.test"
+            return [found for port in ports for found in resolve("127.0.0.1", port, type=socket.SOCK_STREAM)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolved)
+        sink = Webhook("http://hook.test/hook", lambda: [b"s" * 32], 2.0)
+        attempt = sink.deliver(Delivery(1, "urn:x", [], ""))
+        ports.pop()
+        failed = sink.deliver(Delivery(1, "urn:x", [], ""))
+    assert attempt.result is Result.TAKEN, attempt
+    assert len(receiver.messages()) == 1
+    assert failed.problem == "http://hook.test/…: no response within 2 seconds"
 
 
 def trickle(server: socket.socket) -> int:
