@@ -175,6 +175,24 @@ def test_fault_of_one_lease_is_logged_and_does_not_stop_the_others(
     eventually(one.holds)
 
 
+def test_storage_that_refuses_a_lease_is_logged_once(
+    storage: Storage, process: Callable[[str], Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    def refuse(request: str, key: str) -> bool:
+        refused.append(key)
+        raise StoreUnavailable("the key may write no object there")
+
+    storage.delays = refuse
+    one = process("one")
+    one.committers.lost(TABLE)
+    eventually(lambda: len(refused) > 3)
+    assert caplog.text.count("the key may write no object there") == 1
+    storage.delays = lambda request, key: False
+    eventually(one.holds)
+
+
 def test_link_that_ends_at_once_leaves_no_holder(process: Callable[[str], Process]) -> None:
     one, other = process("one"), process("other")
     other.committers.lost(TABLE)

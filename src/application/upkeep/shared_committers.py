@@ -60,6 +60,7 @@ class _Table:
         is_held: Whether this process has the lease.
         renewed: When it took or renewed the lease.
         is_settling: Whether a thread looks at the lease.
+        is_failing: Whether the storage failed at the last look, which the log says once.
     """
 
     used: float
@@ -68,6 +69,7 @@ class _Table:
     is_held: bool = False
     renewed: float = float("-inf")
     is_settling: bool = False
+    is_failing: bool = False
 
 
 class SharedCommitters:
@@ -248,8 +250,16 @@ class SharedCommitters:
     def _settle(self, table: ObjectId, shared: _Table) -> None:
         try:
             self._settle_lease(table, shared)
-        except LancekeepError:  # the next look may succeed
-            pass
+            shared.is_failing = False
+        except LancekeepError as error:  # the next look may succeed
+            if not shared.is_failing:
+                _LOG.warning(
+                    "The storage failed at the lease on the committer of %s; until it works, this server competes for "
+                    "the versions of the table: %s",
+                    table,
+                    error,
+                )
+            shared.is_failing = True
         except Exception:  # also then, and the other tables need theirs
             _LOG.exception("the lease on the committer of %s cannot be read", table)
         finally:
