@@ -13,6 +13,7 @@ import pytest
 from faults import Crash, killed_at_each_state, outcomes_beside
 
 import lancekeep
+from lancekeep.adapters.lance.channels import Channel
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.rows import moved_tables
 from lancekeep.application.rows.moved_tables import MovedTables
@@ -391,4 +392,24 @@ def test_commit_of_fragments_written_after_a_rename_or_drop_is_refused(tmp_path:
     other.write("t", rows(1))
     commit = written(catalog, 2, after=lambda: LEAVES[leave](other))
     with pytest.raises(lancekeep.CommitRefused):
+        commit()
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("leave", LEAVES)
+def test_commit_whose_columns_cannot_be_compared_after_a_rename_or_drop_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, leave: str
+) -> None:
+    """Files of another writer bring the name back, and the writer heard that a version was cleaned up."""
+    catalog, other = connect(tmp_path, store), connect(tmp_path, store)
+    other.write("t", rows(1))
+    commit = written(catalog, 2, after=lambda: other.write("t", rows(3), "append"))
+
+    def leave_files() -> None:
+        of_another = other.begin_write("t", rows(4).schema, "append")
+        LEAVES[leave](other)
+        lance.fragment.write_fragments(rows(4), of_another.uri, schema=of_another.schema, mode=of_another.fragment_mode)
+
+    at(monkeypatch, Channel, "_require_fitting", leave_files)
+    with pytest.raises(lancekeep.CommitRefused, match="dropped or renamed"):
         commit()

@@ -12,6 +12,7 @@ from lancekeep.adapters.lance.callbacks import refused_to_native_code
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
+    CommitRefused,
     ConcurrentModification,
     LancekeepError,
     NotFound,
@@ -22,6 +23,14 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.ports.table_engine import StagedVersion
+
+
+def moved_during_write(table: object) -> CommitRefused:
+    """Return the error of a write whose table was dropped or renamed."""
+    return CommitRefused(
+        f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to the right "
+        "table"
+    )
 
 
 class Reads:
@@ -166,6 +175,8 @@ class Channel(Reads):
                 f"{table}: version {version - 1} was cleaned up before its columns were compared with the columns of "
                 "the rows; nothing of this call was committed. Begin the write again."
             )
+            if self.has_moved(ObjectId.of(request["id"])):
+                self.error = moved_during_write(table)
         except LancekeepError as error:
             self.error = error
         raise self.error

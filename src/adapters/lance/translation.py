@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lancekeep.adapters.lance.channels import Reads
+from lancekeep.adapters.lance.channels import Reads, moved_during_write
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
 from lancekeep.adapters.lance.panics import panics_translated
 from lancekeep.domain.errors import (
-    CommitRefused,
     ConcurrentModification,
     LancekeepError,
     TableNotFound,
@@ -69,10 +68,7 @@ def translated(table: ObjectId, channel: Reads, *, reading: bool = False, manage
         if _VANISHED.search(str(error)) and not may_be_committed and channel.has_moved(table):
             if reading:
                 raise TableNotFound(f"the table {table} was dropped or renamed while it was read") from error
-            raise CommitRefused(
-                f"{table}: the table was dropped or renamed during the write. Nothing was committed; write again to "
-                "the right table"
-            ) from error
+            raise moved_during_write(table) from error
         if channel.met is not None and str(channel.met) in str(error):
             met = _without_disguise(channel.met) if reading else channel.met
             raise met from origin(met, error)
