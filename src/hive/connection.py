@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
+from lancekeep.connecting import connected
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.hive import messages
 from lancekeep.hive.address import Address
@@ -36,11 +36,11 @@ class Connection:
                 f"{address.url}: {error}; check the paths in ssl_ca_certs, ssl_certfile and ssl_keyfile"
             ) from error
         mechanism = mechanism_of(address, host[0])
-        self.socket = socket.create_connection(host, timeout=_left(deadline))
+        self.socket = connected(*host, deadline)
         self._limit = address.limit
         self._mechanism: Plain | Kerberos | None = None
         try:
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.settimeout(_left(deadline))
             if context is not None:
                 self.socket = context.wrap_socket(self.socket, server_hostname=host[0])
             if mechanism is not None:

@@ -11,7 +11,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
+from unanswered import first_address_unanswered
 
 from lancekeep.domain.errors import (
     AccessDenied,
@@ -306,6 +307,18 @@ def test_host_that_answers_is_used(hive_url: str) -> None:
             alone.databases()
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{closed}: .*refused"):
         metastore(f"127.0.0.1:{closed}").databases()
+
+
+def test_host_is_reached_although_its_first_address_does_not_answer(
+    hive_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(hive_url.rpartition(":")[2])
+    with first_address_unanswered(monkeypatch, "metastore.test", port) as ports:
+        with closing(metastore(f"metastore.test:{port}", timeout="2")) as client:
+            assert client.databases()
+        ports.pop()
+        with pytest.raises(StoreUnavailable, match=f"metastore.test:{port}: timed out"):
+            metastore(f"metastore.test:{port}", timeout="0.5").databases()
 
 
 def test_connections_of_the_process_are_limited(hive_url: str) -> None:

@@ -30,6 +30,7 @@ from deployments import bucket
 from faults import Crash, Faulty
 from prometheus_client import CollectorRegistry, generate_latest
 from redis_servers import poll
+from unanswered import first_address_unanswered
 from webhook_receiver import __file__ as receiver_program
 
 import lancekeep
@@ -345,22 +346,7 @@ def test_no_answer_of_a_subscriber_holds_the_server_or_is_quoted(
 def test_a_subscriber_is_reached_although_its_first_address_does_not_answer(
     catalog: lancekeep.Catalog, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolve = socket.getaddrinfo
-    with ExitStack() as stack:
-        silent = stack.enter_context(socket.socket())
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(0)  # a full queue drops what asks for a connection
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(silent.getsockname())
-        ports = [silent.getsockname()[1], receiver.port]
-
-        def resolved(host: str, *_: Any, **__: Any) -> list[Any]:
-            assert host == "hook.test"
-            return [found for port in ports for found in resolve("127.0.0.1", port, type=socket.SOCK_STREAM)]
-
-        monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with first_address_unanswered(monkeypatch, "hook.test", receiver.port) as ports:
         sink = Webhook("http://hook.test/hook", lambda: [b"s" * 32], 2.0)
         attempt = sink.deliver(Delivery(1, "urn:x", [], ""))
         ports.pop()

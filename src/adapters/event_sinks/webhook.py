@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
@@ -21,6 +21,7 @@ from threading import Timer
 from urllib.parse import urlsplit
 
 from lancekeep.application.events.cloud_events import fields_of
+from lancekeep.connecting import connected
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.event_delivery import Attempt, Delivery, Result, result_of
 
@@ -95,7 +96,7 @@ class Webhook:
         connection = HTTPConnection(self._host, self._port or (80 if self._tls is None else 443), self._timeout)
         begin = time.monotonic()
         try:
-            connection.sock = _connected(self._host, connection.port, begin + self._timeout)
+            connection.sock = connected(self._host, connection.port, begin + self._timeout)
             connection.sock.settimeout(self._timeout)
             if self._tls is not None:
                 connection.sock = self._tls.wrap_socket(
@@ -120,34 +121,6 @@ class Webhook:
             raise
         finally:
             connection.close()
-
-
-def _connected(host: str, port: int, until: float) -> socket.socket:
-    """Return a connection to one of the addresses of a host, each of which has an equal share of the time.
-
-    So an address that does not answer, such as one of IPv6 without a route, leaves time for the next.
-
-    Raises:
-        OSError: No address could be connected.
-    """
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    failed: OSError | None = None
-    for at, (family, kind, protocol, _, address) in enumerate(addresses):
-        left = until - time.monotonic()
-        if left <= 0:
-            break
-        with ExitStack() as stack:
-            try:
-                connection = stack.enter_context(socket.socket(family, kind, protocol))
-                connection.settimeout(left / (len(addresses) - at))
-                connection.connect(address)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError as error:
-                failed = error
-            else:
-                stack.pop_all()
-                return connection
-    raise failed or TimeoutError(f"the name {host} was not resolved in time")
 
 
 def shown(url: str) -> str:
