@@ -59,7 +59,8 @@ class EventCursor:
         found = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise InvalidInput(
-                f"the cursor is {text!r:.80}; expected the cursor of an event or of a page, or the result of latest()"
+                f"the cursor is {text!r:.80}; expected the cursor of an event or of a page, the result of latest(), "
+                "or, at a server, 'latest'. Leave it out to begin with the oldest event that is kept"
             )
         return EventCursor(found[1], int(found[2]), None if found[3] is None else int(found[3]))
 

@@ -298,3 +298,4 @@ def test_the_command_filters_lines(site: Site) -> None:
     assert len(found("--since", "1h")) == 4
     table = CliRunner().invoke(command, ["audit", str(site.file)], obj=lancekeep, env={"COLUMNS": "200"})
     assert "unauthenticated" in table.output
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", table.output)

@@ -157,7 +157,7 @@ def test_a_broken_policy_keeps_the_last_one_and_is_reported(
         ("grants = 1", r"\[\[grants\]\]"),
         ("[[grants]]\nrole='read'\non=''\nprincipals=['a']\nprincipal='b'", "unknown key 'principal'"),
         ("[[grants]]\nrole='owner'\non=''\nprincipals=['a']", "choose read, write, admin"),
-        ("[[grants]]\nrole='read'\nprincipals=['a']", "on is None"),
+        ("[[grants]]\nrole='read'\nprincipals=['a']", "on is missing"),
         ("[[grants]]\nrole='read'\non=''\nprincipals=['ada']", "'ada' has no kind; write 'key:ada' for an API key"),
         ("[[grants]]\nrole='read'\non='a..b'\nprincipals=['a']", "empty name"),
         ("[[grants]]\nrole='read'\non='a'", "no principal and no group"),

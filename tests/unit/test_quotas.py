@@ -73,7 +73,7 @@ def test_quotas_of_a_policy_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quota", "message"),
     [
-        ("tables = 1", "quota 1: on is None"),
+        ("tables = 1", "quota 1: on is missing"),
         ('on = "ml"', "limits nothing; give tables, bytes, or both"),
         ('on = "ml"\ntables = -1', "tables is -1; give a number of tables"),
         ('on = "ml"\ntables = true', "tables is True"),

@@ -208,8 +208,9 @@ def _bytes(given: Any, place: str) -> int:
 def _subtree(given: Mapping[str, Any], place: str) -> ObjectId:
     on = given.get("on")
     if not isinstance(on, str | list):
+        found = "is missing" if on is None else f"is {on!r}"
         raise InvalidInput(
-            f"{place}: on is {on!r}; give the identifier of an object as text or as a list of names; '' is the catalog"
+            f"{place}: on {found}; give the identifier of an object as text or as a list of names; '' is the catalog"
         )
     try:
         return ObjectId.of(on)

@@ -15,7 +15,7 @@ import click
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.cli.cells import plain
+from lancekeep.entrypoints.cli.cells import moment, plain
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.console import message, print_table
 from lancekeep.entrypoints.cli.options import as_json
@@ -113,6 +113,8 @@ def _matches(pattern: str | None, value: str | None) -> bool:
 
 def _cell(line: dict[str, Any], column: str) -> str:
     value = line.get(column)
+    if column == "time":
+        return moment(datetime.fromisoformat(line["time"]))
     if column == "operation" and value is None:
         return str(line.get("event"))
     if column == "object":
