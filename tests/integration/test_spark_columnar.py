@@ -438,3 +438,9 @@ def test_scan_reads_rows_where_no_reader_compiles(
 
 def test_executors_of_a_cluster_return_columns(tmp_path: Path) -> None:
     assert printed_by("cluster_reader.py", tmp_path) == [[True, 4950], [True, 4950]]
+
+
+def test_executors_without_the_package_end_statements_that_change_nothing(tmp_path: Path) -> None:
+    errors, tables, rows = printed_by("cluster_without_package.py", tmp_path)
+    assert errors == ["ModuleNotFoundError: No module named 'lancekeep'"] * 4
+    assert (tables, rows) == (["t"], 10)
