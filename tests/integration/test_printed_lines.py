@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -183,8 +184,10 @@ def test_line_of_a_worker_that_is_killed_tears_no_other_line(tmp_path: Path) -> 
     with serving(*where, environment={"PYTHONPATH": str(tmp_path)}) as server:
         assert server.process.stderr is not None
         [worker] = workers_of(server.process.pid)
-        waiting = array("i", [0])
-        while waiting[0] < 1 << 16:
+        waiting, before = array("i", [0]), 0
+        while waiting[0] < 1 << 12 or waiting[0] != before:  # a pipe may take less than 64 KiB
+            before = waiting[0]
+            time.sleep(0.5)
             fcntl.ioctl(server.process.stderr, termios.FIONREAD, waiting)
         os.kill(worker, signal.SIGKILL)
         torn, whole = list[str](), list[str]()
