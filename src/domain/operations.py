@@ -353,3 +353,15 @@ class Transaction:
             case Update() as operation:
                 return operation.new_fragments
         return ()
+
+
+def without_updates_of_removed(operation: Operation | None) -> Operation | None:
+    """Return a change of rows that updates no fragment that it removes.
+
+    The engine records both if its rebase empties a fragment: the change deletes all rows that others have left.
+    """
+    match operation:
+        case Delete(deleted_fragment_ids=removed) | Update(removed_fragment_ids=removed):
+            kept = (fragment for fragment in operation.updated_fragments if fragment.id not in removed)
+            return attrs.evolve(operation, updated_fragments=tuple(kept))
+    return operation

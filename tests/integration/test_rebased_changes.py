@@ -221,6 +221,31 @@ def overtake(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None
 
 
 @pytest.mark.usefixtures("busy")
+def test_changes_that_empty_a_fragment_together_remove_it(
+    tmp_path: Path, store: str, mine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine meets the other delete before it stages the change, and then records the fragment as updated, too."""
+    change, expected = mine
+    stage, pending = LanceEngine.stage_change, [range(10, 15)]
+
+    def staged(self: LanceEngine, table: ObjectId, act: Callable[[Any], Any]) -> Any:
+        def late(dataset: Any) -> Any:
+            if pending:
+                delete(other, *pending.pop())
+            return act(dataset)
+
+        return stage(self, table, late)
+
+    with connect(tmp_path, store) as catalog, connect(tmp_path, store) as other:
+        uri = of_two_fragments(catalog)
+        monkeypatch.setattr(LanceEngine, "stage_change", staged)
+        change(catalog, *range(15, 20))
+        assert ids(uri) == expected([*range(10), *range(15, 20)], range(15, 20))
+        assert 1 not in {fragment.fragment_id for fragment in lance.dataset(uri).get_fragments()}
+        assert catalog.upkeep.fsck(deep=True).findings == ()
+
+
+@pytest.mark.usefixtures("busy")
 def test_a_lost_reply_is_one_delete(tmp_path: Path, store: str) -> None:
     catalog = connect(tmp_path, store)
     uri = of_two_fragments(catalog)

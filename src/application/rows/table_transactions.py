@@ -42,7 +42,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
-from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases
+from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases, without_updates_of_removed
 from lancekeep.domain.table import Table
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import LEGACY, Facts, file_version
@@ -267,7 +267,8 @@ class TableTransactions:
                 "right table again"
             )
         properties = {**transaction.transaction_properties, **dict([REBASED])}
-        rebased = attrs.evolve(transaction, transaction_properties=properties)
+        operation = without_updates_of_removed(transaction.operation)
+        rebased = attrs.evolve(transaction, operation=operation, transaction_properties=properties)
         return self._commit(table, rebased, base, is_staged=True, admits=admits, announce=announce)
 
     def root(self, object_id: ObjectId) -> DatasetRoot:
