@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import attrs
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import lancekeep
 import lancekeep.spark
+from lancekeep.ports.table_structure import NewIndex
 
 pytestmark = [
     pytest.mark.slow,
@@ -95,6 +97,16 @@ PARTS = {
 }
 COMPARED = {**SCALARS, **PARTS}
 PATTERNS = ["a%", "%c", "%b%", r"a\\%%"]
+INDEXED = {
+    "b": "BITMAP",
+    "i8": "BITMAP",
+    **dict.fromkeys(["i32", "i64", "f32", "f64", "d20", "s", "bin", "dt", "ts", "tn"], "BTREE"),
+}
+MAINTENANCE: list[Callable[[lancekeep.Catalog], object]] = [
+    lambda catalog: catalog.structure.merge_indexes("t", [f"{name}_idx" for name in INDEXED]),
+    lambda catalog: catalog.upkeep.compact("t"),
+    lambda catalog: catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0), tables=["t"]),
+]
 CONDITIONS = ["", " WHERE id < 9", " WHERE s >= 'a'", " WHERE f64 > 0", " WHERE id > 1000", " WHERE upper(s) = 'A'"]
 SUMMED = ("i8", "i16", "i32", "d5", "d20", "st.x", "mst['k'].n")
 UNSORTED = ("mp", "mst")  # maps have no order, so they cannot be grouped or compared
@@ -141,6 +153,14 @@ class Statements:
             if kind == "STRING":
                 forms += [f"{name} LIKE 'a_c'", f"upper({name}) = 'A'", f"length({name}) > 1"]
         return self.random.choice(forms)
+
+    def lookup(self, name: str) -> str:
+        """Return a condition that the index of a column answers."""
+        return f"{name} = {self.random.choice(SCALARS[name][1])}"
+
+    def target(self) -> str:
+        """Return a condition for a change of rows."""
+        return self.random.choice([self.condition(), self.lookup(self.random.choice(list(INDEXED)))])
 
     def subquery(self) -> str:
         forms = [
@@ -289,9 +309,13 @@ def test_generated_statements_give_rows_of_spark(pair: Pair) -> None:
         differences = [found for batch in pool.map(pair.differences, batches) for found in batch]
     assert not differences, "\n".join([f"{len(differences)} of {len(selects)}:", *differences[:20]])
 
+    for name, kind in INDEXED.items():
+        pair.catalog.structure.create_index("t", NewIndex(name, kind))
     for number in range(MUTATIONS):
         mutate(pair, statements, number)
-        assert pair.differences(["SELECT * FROM {t}"]) == []
+        MAINTENANCE[number % len(MAINTENANCE)](pair.catalog)
+        found = [f"SELECT id, s FROM {{t}} WHERE {statements.lookup(name)}" for name in INDEXED]
+        assert pair.differences(["SELECT * FROM {t}", *found]) == []
     stored = lance.dataset(pair.catalog.describe_table("t").uri)
     assert stored.count_rows() == pair.spark.table("copy").count()
     assert stored.schema.field("vec").type == pa.list_(pa.float32(), 2)
@@ -316,13 +340,13 @@ def overwrite(pair: Pair, statements: Statements, number: int) -> None:
 
 
 def delete(pair: Pair, statements: Statements, number: int) -> None:
-    condition = f"{statements.condition()} AND {statements.subquery()}"
+    condition = f"{statements.target()} AND {statements.subquery()}"
     pair.spark.sql(f"DELETE FROM lake.t WHERE {condition.replace('{t}', 'lake.t')}")
     pair.replace(f"SELECT * FROM copy WHERE NOT coalesce({condition.replace('{t}', 'copy')}, false)")
 
 
 def update(pair: Pair, statements: Statements, number: int) -> None:
-    condition, values = statements.condition(), statements.values()
+    condition, values = statements.target(), statements.values()
     pair.spark.sql(f"UPDATE lake.t SET {assigned(values)} WHERE {condition}")
     pair.replace(f"SELECT {chosen(values, condition)} FROM copy")
 
@@ -344,7 +368,7 @@ def merge(pair: Pair, statements: Statements, number: int) -> None:
     first = statements.random.choice([0, 6, 18, 100 + 12 * number])
     names = ", ".join(f"{name} s_{name}" for name in COLUMNS)
     pair.spark.sql(f"SELECT {names} FROM ({statements.rows(first, 12)})").createOrReplaceTempView("source")
-    gone, changes, orphaned = (statements.condition() for _ in range(3))
+    gone, changes, orphaned = (statements.target() for _ in range(3))
     values = {name: f"s_{name}" for name in statements.random.sample(list(COLUMNS)[1:], 3)} | statements.values()
     pair.spark.sql(
         f"MERGE INTO lake.t USING source ON id = s_id WHEN MATCHED AND {gone} THEN DELETE "
