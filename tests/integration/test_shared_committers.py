@@ -488,9 +488,11 @@ def test_asker_gives_up_a_committer_whose_merge_hangs(
             reached.set()
             assert permitted.wait(60)
             ended.set()
+        else:  # the asker's own, which has its time
+            monkeypatch.setattr(waiting_upserts, "LONGEST_MERGE", longest)
         return merge(self, *given)
 
-    wait = waiting_upserts.Upsert.wait
+    longest, wait = waiting_upserts.LONGEST_MERGE, waiting_upserts.Upsert.wait
     patient = partial(monkeypatch.setattr, waiting_upserts.Upsert, "wait")
     patient(lambda upsert, seconds=60.0: wait(upsert, min(seconds, 0.05)))
     monkeypatch.setattr(LanceRows, "merge", hanging)
