@@ -1,6 +1,7 @@
 """Read a table in a cluster whose executor is a process of its own, from a session without and one with artifacts.
 
-Prints for each session whether its scan returned columns, and the sum that it computed.
+Prints for each session whether its scan returned columns, the sum that it computed, and the rows that Spark's UI says
+were read.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import sys
 from pathlib import Path
 
 from clusters import session
+from spark_metrics import shown
 
 import lancekeep.spark
 
 
-def main(place: Path) -> list[tuple[bool, int]]:
+def main(place: Path) -> list[tuple[bool, int, str]]:
     spark = session("local-cluster[1,1,1024]", place, {"spark.sql.shuffle.partitions": "1"})
     isolated = spark.newSession()
     module = place / "given.py"
@@ -29,7 +31,8 @@ def main(place: Path) -> list[tuple[bool, int]]:
                 each.range(100).writeTo("lake.t").create()
             frame = each.sql("SELECT sum(id) FROM lake.t")
             plan = str(frame._jdf.queryExecution().executedPlan().toString())
-            found.append(("ColumnarToRow" in plan, frame.collect()[0][0]))
+            total = frame.collect()[0][0]
+            found.append(("ColumnarToRow" in plan, total, shown(each)["rows read"]))
     return found
 
 

@@ -20,6 +20,7 @@ from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput, Refused
 from lancekeep.entrypoints.scanning import batch_rows
 from lancekeep.entrypoints.spark.arrow_types import as_spark_sees, as_spark_takes
+from lancekeep.entrypoints.spark.internals.workers import add_to_task
 from lancekeep.entrypoints.spark.projection import Origin, origins_by_name, projected
 from lancekeep.entrypoints.spark.worker_gc import freeze_imports
 from lancekeep.format.manifest import FragmentEntry, fragment_entries, transaction_name
@@ -33,6 +34,12 @@ ROWS_OF_A_PARTITION = 100_000
 """The least number of rows of a part; one task reads adjacent fragments until it reaches this number."""
 MOST_PARTITIONS = 4096
 """The most parts of a plan; larger tables get parts with more rows."""
+
+READ_ROWS = "readRows"
+READ_BYTES = "readBytes"
+REQUESTS = "requests"
+BY_INDEX = "byIndex"
+"""The names of the numbers that a task reports about its reads."""
 
 
 @attrs.frozen
@@ -201,6 +208,7 @@ class FragmentReader:
             fragments=fragments,
             scan_in_order=True,
             blob_handling="all_binary",
+            scan_stats_callback=report,
             **READ_AHEAD,
         )
         for batch in scanner.to_batches():
@@ -214,6 +222,18 @@ class FragmentReader:
         if self.origins is None:
             return list(self.schema.names)
         return [origin.name for origin in self.origins if origin.name is not None]
+
+
+def report(read: Any) -> None:
+    """Report to the task what a scan has read, by the engine's statistics."""
+    add_to_task(
+        {
+            READ_ROWS: read.all_counts.get("rows_scanned", 0),
+            READ_BYTES: read.bytes_read,
+            REQUESTS: read.requests,
+            BY_INDEX: int(read.index_comparisons > 0 or read.indices_loaded > 0),
+        }
+    )
 
 
 def _reader(snapshot: Snapshot, schema: bytes, *others: Any) -> FragmentReader:

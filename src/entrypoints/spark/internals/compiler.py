@@ -43,7 +43,7 @@ def instance(driver: Driver, source: str, name: str) -> Any:
 
 
 def loaded(java: Java, name: str, write: Callable[[], str]) -> Any:
-    """Return a class of the driver's loader; on first use in this JVM, compile it.
+    """Return a class of the driver's loader; on first use in a JVM, compile it.
 
     Args:
         java: As of `Java`.
@@ -54,7 +54,12 @@ def loaded(java: Java, name: str, write: Callable[[], str]) -> Any:
     if java(classes.CLASS_LOADING).classIsLoadable(name):
         return loader.loadClass(name)
     with tempfile.TemporaryDirectory() as directory:
-        for each, code in compiled(java, write()).items():
-            Path(directory, f"{each}.class").write_bytes(code)
+        codes = compiled(java, write())
+        for each, code in codes.items():
+            path = Path(directory, f"{each.replace('.', '/')}.class")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(code)
         loader.addURL(java("java.io.File")(directory).toURI().toURL())
-        return loader.loadClass(name)  # once loaded, the class needs no file
+        for each in codes:
+            loader.loadClass(each)  # once loaded, a class needs no file
+        return loader.loadClass(name)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
 from lancekeep.entrypoints.spark.internals import classes
-from lancekeep.entrypoints.spark.internals.columnar import batch_writer_factory, columnar_factory
+from lancekeep.entrypoints.spark.internals.columnar import batch_reader_factory, batch_writer_factory
 from lancekeep.entrypoints.spark.internals.driver import Driver
 from lancekeep.entrypoints.spark.internals.workers import pickled
 
@@ -28,18 +28,19 @@ def input_partitions(driver: Driver, values: Iterable[bytes]) -> Any:
     )
 
 
-def reader_factory(driver: Driver, read: Callable[..., Any], schema: Any, *, columnar: bool) -> Any:
+def reader_factory(driver: Driver, read: Callable[..., Any], schema: Any, *, columnar: bool, distributed: bool) -> Any:
     """Return a ``PartitionReaderFactory``.
 
     Args:
         driver: The driver.
         read: Takes batches, whose first value is the value of a partition, and yields batches.
         schema: The Spark schema of the batches.
-        columnar: Whether the readers return columns, not rows; see `is_distributed`.
+        columnar: Whether the readers return columns, not rows; only ours do.
+        distributed: Whether tasks can load our readers; see `is_distributed`.
     """
     source, function, artifacts = _interpreter(driver), pickled(read, StructType()), _artifacts(driver)
-    if columnar:
-        return columnar_factory(driver, source, function, schema, artifacts)
+    if distributed:
+        return batch_reader_factory(driver, source, function, schema, artifacts, columnar=columnar)
     return driver.java(classes.PYTHON_READERS)(source, function, schema, artifacts, driver.option())
 
 

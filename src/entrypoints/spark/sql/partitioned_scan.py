@@ -22,6 +22,7 @@ from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.columns import spark_schema
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, struct
+from lancekeep.entrypoints.spark.sql.metrics import FRAGMENTS, PARTITIONS, PRUNED_PARTITIONS
 from lancekeep.entrypoints.spark.sql.partition_reader import PartitionReader
 from lancekeep.entrypoints.spark.sql.predicates import Untranslatable, compared, conjunction, translated
 from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, AggregatingScan, Count, Pushdown
@@ -135,6 +136,7 @@ class PartitionedScan(AggregatingScan):
         self._options = options
         self._streams = streams
         self._scan = scan
+        self._fragments = 0
 
     def description(self) -> str:
         partitions = f"{len(self._scan.partitions)} of {len(self._scan.partitions) + self._scan.skipped} partitions"
@@ -169,12 +171,21 @@ class PartitionedScan(AggregatingScan):
         return self._streams.read(ObjectId((DATASET,)), self._schema, self._options, checkpoint)
 
     def planInputPartitions(self) -> Any:
-        tasks = []
+        tasks, fragments = [], 0
         for partition, dataset in self._scan.datasets():
             snapshot = Snapshot.of(self._catalog, dataset, partition.branch)
-            parts = neighbours(stored_fragments(dataset), dataset.count_rows())
+            stored = [*stored_fragments(dataset)]
+            fragments += len(stored)
+            parts = neighbours(stored, dataset.count_rows())
             tasks += [(snapshot, part.runs, str(partition.table.id)) for part in parts]
+        self._fragments = fragments
         return partitions(self._jvm, tasks)
+
+    _of_plan = (PARTITIONS, PRUNED_PARTITIONS, FRAGMENTS)
+
+    def _planned(self) -> dict[str, int]:
+        read = {PARTITIONS: len(self._scan.partitions), PRUNED_PARTITIONS: self._scan.skipped}
+        return {**read, FRAGMENTS: self._fragments}
 
     def createReaderFactory(self) -> Any:
         return reader_factory(self._jvm, self._reader.read, self._schema, columnar=self._is_columnar)

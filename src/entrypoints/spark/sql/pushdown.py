@@ -18,9 +18,9 @@ from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, counts_rows
-from lancekeep.entrypoints.spark.sql.answers import Unmetered
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
+from lancekeep.entrypoints.spark.sql.metrics import Metered
 from lancekeep.entrypoints.spark.sql.samples import Sample
 from lancekeep.entrypoints.spark.sql.top import MOST_ROWS, Order, orders_of
 
@@ -173,7 +173,7 @@ class Pushdown(Proxy, ABC):
         return self._jvm.array(EXPRESSIONS + "filter.Predicate", predicates)
 
 
-class DriverScan(Unmetered):
+class DriverScan(Metered):
     """A scan that is planned in the driver; without a form, it returns rows."""
 
     def __init__(self, jvm: Jvm, schema: Any, form: Form | None = None) -> None:

@@ -18,13 +18,14 @@ from lancekeep.adapters.lance.blobs import is_blob
 from lancekeep.entrypoints.spark.internals.classes import READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.internals.sessions import internal_rows
-from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, stored_fragments
+from lancekeep.entrypoints.spark.reading import FragmentReader, Snapshot, report, stored_fragments
 from lancekeep.entrypoints.spark.reading import partitions as neighbours
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregator
 from lancekeep.entrypoints.spark.sql.form import Form
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy
 from lancekeep.entrypoints.spark.sql.lookup import Found, first_rows, found_by_index, is_small
 from lancekeep.entrypoints.spark.sql.metadata_columns import MetadataReader, metadata_columns, stored_metadata
+from lancekeep.entrypoints.spark.sql.metrics import FRAGMENTS, NAMED, PRUNED
 from lancekeep.entrypoints.spark.sql.predicates import conjunction, translated
 from lancekeep.entrypoints.spark.sql.pushdown import AGGREGATING, PUSHED, AggregatingScan, Count, Pushdown
 from lancekeep.entrypoints.spark.sql.statistics import ColumnStatistics, Statistics
@@ -169,6 +170,7 @@ class Scan(AggregatingScan):
     ) -> None:
         super().__init__(jvm, schema, form, aggregated)
         self._batch = batch
+        self._of_plan = batch.numbers
         self._description = description
         self._require_batch = require_batch
         self._to_stream = to_stream
@@ -185,6 +187,9 @@ class Scan(AggregatingScan):
     def toMicroBatchStream(self, checkpoint: str) -> Any:
         self._form = None  # Spark's own readers of a stream return rows
         return self._to_stream(self._schema, checkpoint)
+
+    def _planned(self) -> dict[str, int]:
+        return self._batch.planned()
 
     def estimateStatistics(self) -> Any:
         return self._statistics
@@ -251,13 +256,29 @@ class Batch(Proxy):
         self._dataset = dataset
         self._read = read
         self._found = found
+        self._fragments: tuple[int, int] | None = None
 
     def planInputPartitions(self) -> Any:
-        fragments = stored_fragments(self._dataset)
+        stored = [*stored_fragments(self._dataset)]
+        read = stored
         if self._found is not None:
-            fragments = (fragment for fragment in fragments if fragment.id in self._found.fragments)
-        parts = [part.runs for part in neighbours(fragments, self._dataset.count_rows())]
+            read = [fragment for fragment in stored if fragment.id in self._found.fragments]
+        self._fragments = len(read), len(stored)
+        parts = [part.runs for part in neighbours(read, self._dataset.count_rows())]
         return partitions(self._jvm, parts)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers of the plan."""
+        return (FRAGMENTS, PRUNED) if self._found is None else (FRAGMENTS, PRUNED, NAMED)
+
+    def planned(self) -> dict[str, int]:
+        """Return the numbers of the plan; empty before `planInputPartitions`."""
+        if self._fragments is None:
+            return {}
+        read, stored = self._fragments
+        named = 0 if self._found is None else self._found.rows
+        return dict(zip(self.numbers, (read, stored - read, named), strict=False))
 
     def createReaderFactory(self) -> Any:
         return reader_factory(self._jvm, self._read, self._schema, columnar=self._form.is_columnar)
@@ -282,7 +303,14 @@ class Counter:
     def read(self, runs: Sequence[range]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
         dataset = self.snapshot.open()
-        rows = sum(dataset.get_fragment(number).count_rows(self.filter) for run in runs for number in run)
+        fragments = [dataset.get_fragment(number) for run in runs for number in run]
+        if self.filter is None:
+            rows = sum(fragment.count_rows() for fragment in fragments)
+        else:
+            of_rows = dataset.scanner(
+                columns=[], with_row_id=True, filter=self.filter, fragments=fragments, scan_stats_callback=report
+            )
+            rows = sum(batch.num_rows for batch in of_rows.to_batches())
         if not self.per_row:
             yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], ["c0"])
             return

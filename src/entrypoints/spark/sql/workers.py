@@ -35,7 +35,9 @@ def reader_factory(jvm: Jvm, read: Callable[[Any], Iterator[pa.RecordBatch]], sc
         for batch in batches:
             yield from read(pickle.loads(batch.column(0)[0].as_py()))  # from the driver, by `partitions`
 
-    return python_source.reader_factory(jvm, read_one, schema, columnar=columnar)
+    return python_source.reader_factory(
+        jvm, read_one, schema, columnar=columnar, distributed=columnar or distributes(jvm)
+    )
 
 
 def partitions(jvm: Jvm, values: Sequence[Any]) -> Any:
