@@ -143,6 +143,15 @@ class Policy:
         """Return what all decisions follow from."""
         return self
 
+    @property
+    def has_admin(self) -> bool:
+        """Whether a grant has every right on the whole catalog."""
+        return any(each.subtree.is_root and each.free.issuperset(Right) for each in self.grants)
+
+    def is_admin(self, principal: Principal) -> bool:
+        """Return whether a principal has every right on the whole catalog."""
+        return self.rights(principal, ObjectId()).issuperset(Right)
+
     def covering(self, principal: Principal, object_id: ObjectId, *, below: bool = False) -> list[Grant]:
         """Return the grants on an object for a principal.
 

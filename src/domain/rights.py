@@ -104,6 +104,23 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
 }
 """The operations that need the rights of their members, each on the object of the member."""
 
+OF_ADMINS: tuple[str, ...] = (
+    "list_keys",
+    "create_key",
+    "rotate_key",
+    "expire_key",
+    "revoke_key",
+    "describe_policy",
+    "explain_decision",
+    "add_grant",
+    "remove_grant",
+    "replace_policy",
+)
+"""The operations that need every right on the whole catalog.
+
+They give rights, so a caller with less could give itself more. No single one can be granted.
+"""
+
 RIGHT_OF: Mapping[str, Right] = {operation: right for right, each in OPERATIONS.items() for operation in each}
 """The right of each operation that is no batch."""
 
@@ -190,6 +207,8 @@ def _unknown(name: str) -> str:
     members = {name_of(batch): each for batch, each in BATCHES.items()}.get(name)
     if members is not None:
         return f"{name} needs the rights of its members; name {', '.join(map(name_of, members))}"
+    if name in map(name_of, OF_ADMINS):
+        return f"{name} gives rights, so it needs the role admin on the whole catalog; write role = 'admin' and on = ''"
     if name in ROLES:
         return f"{name!r} is a role and no right; write role = {name!r}"
     known = {each.lower(): each for each in (*_RIGHTS, *SINGLE)}

@@ -152,7 +152,8 @@ def several(tasks: SeveralTasks) -> Iterator[Opened]:
     """
     settings = tasks.settings
     audit = AuditLog(Path(settings.audit)) if settings.audit else None
-    authenticators = authenticators_of(settings, not_reported if audit is None else audit.reloaded)
+    reloaded = not_reported if audit is None else audit.reloaded
+    authenticators = authenticators_of(settings, reloaded, [each.settings.policy for each in tasks.tasks.values()])
     log = log_of(settings)
     keepers = {name: Keeper(name, each, authenticators, log) for name, each in tasks.tasks.items()}
     page = page_of_catalogs(

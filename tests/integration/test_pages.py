@@ -36,9 +36,11 @@ from rest_server import serving
 from version_times import nanos_of, set_times
 
 import lancekeep
+from lancekeep.adapters.authentication.api_keys import KeyFile
 from lancekeep.adapters.authorization.policy_file import read_policy
 from lancekeep.adapters.commit_stores import open_commit_store
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
+from lancekeep.adapters.rest.routes import ADMINISTRATION
 from lancekeep.application.catalog import directory_of
 from lancekeep.config import ConnectionConfig
 from lancekeep.config_settings import BOOLEANS, TEXTS
@@ -350,6 +352,25 @@ def test_security(home: Path, server_settings: dict[str, str]) -> None:
     }
     assert Reader(places, settings=settings).read(page("security.md"))
     assert sorted(read) == [*["grants"] * 4, "quotas", *["server"] * 4]
+
+
+def test_administration(home: Path, server_settings: dict[str, str]) -> None:
+    """The commands of the page give a person a key, and change the policy of the server that runs."""
+    lancekeep.connect("lake", commit_store="conditional-put://").create_namespace("ml")
+    places = {
+        "--file keys.json\n": "--file keys.json | tee key.txt\n",
+        "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
+        **server_settings,
+    }
+    assert Reader(places).read(page("administration.md"))
+    assert [each.name for each in KeyFile(home / "keys.json").keys().values()] == ["root", "ada"]
+    [grant] = read_policy(home / "policy.toml").grants  # the second was removed
+    assert grant.principals == {"key:root"}
+    changed = [json.loads(line).get("changed", "") for line in (home / "audit.jsonl").read_text().splitlines()]
+    assert [each.split()[0] for each in changed if each] == ["created", "added", "removed"]
+    listed = {route.path: route.operation_id for route in ADMINISTRATION}
+    rows = rows_of("administration.md", "| route | operation | fields |")
+    assert {cells[0].strip("`").split(" ")[1]: cells[1].strip("`") for cells in rows} == listed
 
 
 def test_several_catalogs(home: Path, port: int, server_settings: dict[str, str]) -> None:

@@ -107,7 +107,7 @@ def test_reads_are_named() -> None:
     changes = {route.operation for route in ROUTES} - READS
     assert {"create_table", "drop_table", "alter_transaction", "restore_table", "batch_commit_tables"} <= changes
     assert {"query_table", "table_exists", "describe_table", "list_all_tables", "get_table_tag_version"} <= READS
-    assert len(READS) == 25
+    assert len(READS) == 28
 
 
 def test_a_route_with_the_method_has_precedence_over_a_literal_segment() -> None:

@@ -104,6 +104,18 @@ FUNCTIONS: Mapping[str, str] = {
 """Functions of `lancekeep` that change tables."""
 
 ROUTES: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "add_grant",
+            "create_key",
+            "expire_key",
+            "remove_grant",
+            "replace_policy",
+            "revoke_key",
+            "rotate_key",
+        ),
+        "changes the files of the server, and no table: test_administration.py",
+    ),
     "alter_namespace": "drop_namespace",
     "alter_table": "describe_with_properties",
     "alter_table_add_columns": "change_by_request",
@@ -146,7 +158,7 @@ ROUTES: Mapping[str, str] = {
     "update_table_schema_metadata": "set_metadata",
     "update_table_tag": "move_tag",
 }
-"""Routes of the server that change something; each is a method of the namespace, too."""
+"""Routes of the server that change something; except for administration, each is a method of the namespace, too."""
 
 PROCEDURES: Mapping[str, str] = {
     "add_columns": "change_by_request",

@@ -55,7 +55,7 @@ def test_every_function_of_the_package_has_a_place() -> None:
 
 
 def test_every_route_has_a_place() -> None:
-    found = {route.operation for route in (*routes.ROUTES, *routes.EXTENSIONS, *routes.LEGACY_ROUTES)}
+    found = {route.operation for route in routes.ALL}
     require_all(found, ROUTES, routes.READS, "the server")
 
 

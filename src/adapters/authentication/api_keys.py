@@ -6,7 +6,6 @@ so reading the file gives no access. A slow hash would add nothing, since 256 ra
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -14,8 +13,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,17 @@ import attrs
 
 from lancekeep.domain.authorization import Principal
 from lancekeep.domain.errors import AlreadyExists, InvalidInput, NotFound
-from lancekeep.local_files import Reloaded, WatchedFile, not_reported
+from lancekeep.local_files import Reloaded, WatchedFile, locked, not_reported, replace_file
 
 PREFIX = "lk"
 _LOG = logging.getLogger(__name__)
+MOST_KEYS = 10_000
+"""The most keys of a file: servers read it as a whole."""
+MOST_GROUPS = 100
+"""The most groups of a key."""
+LONGEST = timedelta(days=36_525)
+"""The longest time to live, and the longest overlap of two keys."""
+_WHAT = "the file of keys"
 _FORM = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _NO_HASH = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
@@ -62,17 +67,36 @@ class ApiKey:
         return Principal(f"key:{self.name}", frozenset(self.groups))
 
 
+Permit = Callable[[Mapping[str, ApiKey]], None]
+"""Raises an error for a change that is not permitted, given the keys before it."""
+
+
+def any_change(keys: Mapping[str, ApiKey]) -> None:
+    """Permit every change."""
+
+
+def key_id_of(credential: str) -> str | None:
+    """Return the id in an API key; None if it is none. The key need not be valid."""
+    form = _FORM.fullmatch(credential)
+    return form[1] if form else None
+
+
 class KeyFile:
     """The keys in a file that only its owner may read.
 
-    Changes replace the file atomically, under a lock.
+    Changes replace the file atomically, under a lock. Each asks ``permit`` under the lock, before it changes anything.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def create(
-        self, name: str, groups: tuple[str, ...] = (), expires: datetime | None = None, now: datetime | None = None
+        self,
+        name: str,
+        groups: Sequence[str] = (),
+        expires: datetime | None = None,
+        now: datetime | None = None,
+        permit: Permit = any_change,
     ) -> tuple[ApiKey, str]:
         """Create a key.
 
@@ -80,23 +104,26 @@ class KeyFile:
             The key without its secret, and the whole key, which nothing stores.
 
         Raises:
-            InvalidInput: The name or a group is not valid, or the file is damaged or readable by other users.
+            InvalidInput: The name, a group or the end is not valid, there are too many keys, or the file is damaged or
+                readable by other users.
+            Unsupported: This process may not change the file.
         """
-        for each in (name, *groups):
-            if not _NAME.fullmatch(each):
-                raise InvalidInput(
-                    f"the name {each!r} is not valid: use 1 to 64 letters, digits and . _ @ -, beginning with a letter "
-                    "or digit"
-                )
-        with self._locked():
+        moment = now or datetime.now(UTC)
+        _require_names(name, groups)
+        if expires is not None and expires - moment > LONGEST:
+            raise InvalidInput(
+                f"the key would be valid for more than {LONGEST.days} days; give a shorter time, or none"
+            )
+        with locked(self.path, _WHAT) as target:
             keys = self.keys() if self.path.exists() else {}
-            key, whole = _made(name, groups, now or datetime.now(UTC), expires)
-            if key.id in keys:
-                raise AlreadyExists(f"a key with the random id {key.id} exists; create the key again")
-            self._write({**keys, key.id: key})
+            permit(keys)
+            key, whole = _made(name, tuple(groups), moment, expires)
+            self._write(target, {**keys, **_new(keys, key)})
         return key, whole
 
-    def rotate(self, key_id: str, overlap: timedelta, now: datetime | None = None) -> tuple[ApiKey, ApiKey, str]:
+    def rotate(
+        self, key_id: str, overlap: timedelta, now: datetime | None = None, permit: Permit = any_change
+    ) -> tuple[ApiKey, ApiKey, str]:
         """Create a key in place of an old key, which expires after an overlap.
 
         The new key has the name and the groups of the old one, and the same time to live.
@@ -105,36 +132,61 @@ class KeyFile:
             The old key with its new end, the new key without its secret, and the whole new key.
 
         Raises:
-            InvalidInput: The old key has expired.
+            InvalidInput: The old key has expired, the overlap is too long, or there are too many keys.
             NotFound: No key has this id.
+            Unsupported: This process may not change the file.
         """
         moment = now or datetime.now(UTC)
-        with self._locked():
+        if not timedelta() <= overlap <= LONGEST:
+            raise InvalidInput(f"the overlap is {overlap}; give a time from 0 to {LONGEST.days} days")
+        with locked(self.path, _WHAT) as target:
             keys = self.keys()
-            old = keys.get(key_id)
-            if old is None:
-                raise self._absent(key_id)
-            if old.is_expired(moment):
-                raise InvalidInput(f"the key {key_id} has expired; create a new key with `lancekeep keys create`")
+            permit(keys)
+            old = self._valid(keys, key_id, moment)
             end = moment + overlap
             expires = None if old.expires is None else moment + (old.expires - old.created)
             key, whole = _made(old.name, old.groups, moment, expires)
             old = attrs.evolve(old, expires=end if old.expires is None else min(old.expires, end))
-            self._write({**keys, key_id: old, key.id: key})
+            self._write(target, {**keys, key_id: old, **_new(keys, key)})
         return old, key, whole
 
-    def revoke(self, key_id: str) -> ApiKey:
+    def expire(
+        self, key_id: str, expires: datetime, now: datetime | None = None, permit: Permit = any_change
+    ) -> ApiKey:
+        """Let a key expire at a time, which may be later than its present end.
+
+        Returns:
+            The key with its new end.
+
+        Raises:
+            InvalidInput: The key has expired already, or the time is too far.
+            NotFound: No key has this id.
+            Unsupported: This process may not change the file.
+        """
+        moment = now or datetime.now(UTC)
+        if expires - moment > LONGEST:
+            raise InvalidInput(f"the key would be valid for more than {LONGEST.days} days; give a shorter time")
+        with locked(self.path, _WHAT) as target:
+            keys = self.keys()
+            permit(keys)
+            key = attrs.evolve(self._valid(keys, key_id, moment), expires=expires)
+            self._write(target, {**keys, key_id: key})
+        return key
+
+    def revoke(self, key_id: str, permit: Permit = any_change) -> ApiKey:
         """Remove a key. Servers notice it at their next request.
 
         Raises:
             NotFound: No key has this id.
+            Unsupported: This process may not change the file.
         """
-        with self._locked():
+        with locked(self.path, _WHAT) as target:
             keys = self.keys()
+            permit(keys)
             revoked = keys.pop(key_id, None)
             if revoked is None:
                 raise self._absent(key_id)
-            self._write(keys)
+            self._write(target, keys)
         return revoked
 
     def keys(self) -> dict[str, ApiKey]:
@@ -163,33 +215,20 @@ class KeyFile:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"{self.path} is not a file of keys: {type(error).__name__}") from None
 
+    def _valid(self, keys: Mapping[str, ApiKey], key_id: str, now: datetime) -> ApiKey:
+        key = keys.get(key_id)
+        if key is None:
+            raise self._absent(key_id)
+        if key.is_expired(now):
+            raise InvalidInput(f"the key {key_id} has expired; create a new key with `lancekeep keys create`")
+        return key
+
     def _absent(self, key_id: str) -> NotFound:
-        return NotFound(f"{self.path} has no key {key_id[:20]!r}; list the keys with `lancekeep keys list`")
+        return NotFound(f"{self.path} has no key {key_id[:16]!r}; list the keys with `lancekeep keys list`")
 
-    def _write(self, keys: Mapping[str, ApiKey]) -> None:
+    def _write(self, target: Path, keys: Mapping[str, ApiKey]) -> None:
         content = json.dumps({"keys": [_document(key) for key in keys.values()]}, indent=1).encode()
-        staged = self.path.with_name(f".{self.path.name}.{secrets.token_hex(6)}")
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(staged, self.path)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise InvalidInput(f"cannot lock the keys {self.path}: {error.strerror}") from error
-        with os.fdopen(descriptor, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        replace_file(target, content, _WHAT, self.path)
 
 
 class ApiKeys:
@@ -236,6 +275,26 @@ class ApiKeys:
             problem = str(error)
             _LOG.error("The last valid keys stay in force: %s", error)
         self._reloaded(self._file.path, problem)
+
+
+def _require_names(name: str, groups: Sequence[str]) -> None:
+    for each in (name, *groups):
+        if not _NAME.fullmatch(each) or key_id_of(each) is not None:  # names are in logs, and keys are not
+            raise InvalidInput(
+                f"the name {each[:16]!r} is not valid: use 1 to 64 letters, digits and . _ @ -, beginning with a "
+                "letter or digit"
+            )
+    if len(groups) > MOST_GROUPS:
+        raise InvalidInput(f"the key would have {len(groups)} groups; give at most {MOST_GROUPS}")
+
+
+def _new(keys: Mapping[str, ApiKey], key: ApiKey) -> dict[str, ApiKey]:
+    """Return a new key by its id, if there may be one more."""
+    if key.id in keys:
+        raise AlreadyExists(f"a key with the random id {key.id} exists; create the key again")
+    if len(keys) >= MOST_KEYS:
+        raise InvalidInput(f"the file has {len(keys)} keys already, as many as it may have; revoke keys that expired")
+    return {key.id: key}
 
 
 def _made(name: str, groups: tuple[str, ...], now: datetime, expires: datetime | None) -> tuple[ApiKey, str]:

@@ -79,6 +79,7 @@ class PolicyFile:
     """
 
     def __init__(self, path: Path, reloaded: Reloaded = not_reported, check: Check = any_policy) -> None:
+        self.path = path
         self._file = WatchedFile(path)
         self._check = check
         self._policy = self._read()
@@ -86,7 +87,7 @@ class PolicyFile:
         self.problem: str | None = None
 
     def __repr__(self) -> str:
-        return f"PolicyFile({str(self._file.path)!r})"
+        return f"PolicyFile({str(self.path)!r})"
 
     @property
     def policy(self) -> Policy:
@@ -127,13 +128,21 @@ class PolicyFile:
             self.problem = None
             policy = self._policy
             counts = len(policy.grants), len(policy.quotas)
-            _LOG.info("Read the policy in %s again: %d grants, %d quotas.", self._file.path, *counts)
-        self._reloaded(self._file.path, self.problem)
+            _LOG.info("Read the policy in %s again: %d grants, %d quotas.", self.path, *counts)
+        self._reloaded(self.path, self.problem)
 
-    def _read(self) -> Policy:
-        policy = read_policy(self._file.path)
+    def parsed(self, text: str, place: str) -> Policy:
+        """Return the policy in a text, if this policy may become it.
+
+        Raises:
+            InvalidInput: The text is not a policy, or the policy cannot be kept.
+        """
+        policy = policy_of(text, place)
         self._check(policy)
         return policy
+
+    def _read(self) -> Policy:
+        return self.parsed(text_of(self.path), f"the policy {self.path}")
 
 
 def read_policy(path: Path) -> Policy:
@@ -142,13 +151,37 @@ def read_policy(path: Path) -> Policy:
     Raises:
         InvalidInput: The file cannot be read, or is invalid.
     """
+    return policy_of(text_of(path), f"the policy {path}")
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a policy.
+
+    Raises:
+        InvalidInput: The file cannot be read, or is not text in UTF-8.
+    """
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        return path.read_bytes().decode("utf-8")
     except OSError as error:
         raise InvalidInput(f"cannot read the policy {path}: {error.strerror}") from error
     except ValueError as error:
         raise InvalidInput(f"the policy {path} is not a TOML file: {error}") from error
-    place = f"the policy {path}"
+
+
+def policy_of(text: str, place: str) -> Policy:
+    """Return the policy that a text in TOML describes.
+
+    Args:
+        text: The text.
+        place: What an error calls the policy.
+
+    Raises:
+        InvalidInput: The text is not a policy.
+    """
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{place} is not a TOML file: {str(error) or type(error).__name__}") from error
     _require_known(content, ("grants", "quotas"), place)
     return Policy(
         tuple(_grant(each, at, f"{place}, grant {at}") for at, each in _tables(content, "grants", place)),

@@ -18,6 +18,7 @@ import lance_namespace as api
 from lance_namespace_urllib3_client.models.identity import Identity
 from pydantic import BaseModel
 
+from lancekeep.adapters.rest.administration import REQUESTS
 from lancekeep.domain.rights import name_of
 
 GET, POST = "GET", "POST"
@@ -78,7 +79,7 @@ class Route:
     def model(self) -> type[BaseModel]:
         """The request model."""
         name = f"{_MODELS.get(self.operation, self.operation_id)}Request"
-        return typing.cast(type[BaseModel], getattr(api, name, None) or globals()[name])
+        return typing.cast(type[BaseModel], getattr(api, name, None) or REQUESTS.get(name) or globals()[name])
 
     @functools.cached_property
     def kinds(self) -> Mapping[str, type]:
@@ -376,6 +377,22 @@ EXTENSIONS: tuple[Route, ...] = (
 )
 """Operations of Lancekeep that the specification does not have. Other servers do not know their paths."""
 
+_KEYS, _POLICY = "/lancekeep/v1/keys", "/lancekeep/v1/policy"
+_IF_MATCH = {"if-match": "if_match"}
+ADMINISTRATION: tuple[Route, ...] = (
+    Route("list_keys", GET, _KEYS, body=Body.NONE),
+    _post("create_key", f"{_KEYS}/create", status=201),
+    _post("rotate_key", f"{_KEYS}/{{key_id}}/rotate", status=201),
+    _post("expire_key", f"{_KEYS}/{{key_id}}/expire"),
+    _post("revoke_key", f"{_KEYS}/{{key_id}}/revoke"),
+    Route("describe_policy", GET, _POLICY, body=Body.NONE),
+    _post("explain_decision", f"{_POLICY}/test"),
+    _post("add_grant", f"{_POLICY}/grants/add", headers=_IF_MATCH, status=201),
+    _post("remove_grant", f"{_POLICY}/grants/remove", headers=_IF_MATCH),
+    _post("replace_policy", f"{_POLICY}/replace", headers=_IF_MATCH),
+)
+"""Operations of a server with keys and a policy, for its administrators. No namespace has them."""
+
 GET_ROUTES: tuple[Route, ...] = (
     Route("describe_namespace", GET, "/lancekeep/v1/namespace/{id}", body=Body.NONE),
     Route(
@@ -414,9 +431,12 @@ LEGACY_ROUTES: tuple[Route, ...] = (
 )
 """``POST /<operationId>`` for every operation, as an older version of the specification has it."""
 
+ALL: tuple[Route, ...] = (*ROUTES, *EXTENSIONS, *ADMINISTRATION, *GET_ROUTES, *LEGACY_ROUTES)
+"""Every route of a server."""
+
 READS = frozenset(
     route.operation
-    for route in (*ROUTES, *EXTENSIONS, *LEGACY_ROUTES)
+    for route in ALL
     if route.operation.startswith(("describe_", "list_", "get_", "query_", "count_", "explain_", "analyze_"))
     or route.operation.endswith("_exists")
 )

@@ -89,6 +89,23 @@ def rotate(key_id: str, overlap: timedelta, file: Path, as_json: bool) -> None:
 
 @keys.command(cls=Command)
 @click.argument("key_id", metavar="ID")
+@click.option("--in", "span", type=span, required=True, help="Time from now until the key expires: 7d.")
+@_file
+@as_json
+def expire(key_id: str, span: timedelta, file: Path, as_json: bool) -> None:
+    """Let the key ID expire after a time from now.
+
+    The end may be later than the present one.
+    """
+    key = KeyFile(file).expire(key_id, datetime.now(UTC) + span)
+    if as_json:
+        print_report(_document(key))
+    else:
+        print_line(f"Key {key.id} of {key.principal.name} is valid until {_document(key)['expires']}.")
+
+
+@keys.command(cls=Command)
+@click.argument("key_id", metavar="ID")
 @_file
 @as_json
 def revoke(key_id: str, file: Path, as_json: bool) -> None:

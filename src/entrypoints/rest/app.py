@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from lancekeep.adapters.lance.panics import is_panic
-from lancekeep.adapters.rest.routes import EXTENSIONS, GET, GET_ROUTES, LEGACY_ROUTES, ROUTES, Body, Route, Router
+from lancekeep.adapters.rest.routes import ALL, GET, Body, Route, Router
 from lancekeep.application.catalog import directory_of
 from lancekeep.domain.errors import AccessDenied, StoreUnavailable
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
@@ -116,7 +116,7 @@ def create_app(
         telemetry.count_maintenance(own.automatic)
     for collector in collectors:
         telemetry.registry.register(collector)
-    router = Router((*ROUTES, *EXTENSIONS, *GET_ROUTES, *LEGACY_ROUTES))
+    router = Router(ALL)
     conditional = Conditional(namespace, decisions or (object if around else lambda: None))
     innermost = Operations(namespace, settings, around, inside, router, conditional)
     health = Health(namespace, innermost.threads.use, audit)

@@ -36,6 +36,9 @@ _LOG = logging.getLogger(__name__)
 CATALOG: Final = "catalog"
 """The entry of the state of a request with the name of its catalog, if this catalog is not open."""
 
+MOST_CHANGED: Final = 4000
+"""The most characters about a change of keys or of the policy: a grant may name thousands of principals."""
+
 _QUOTING: Final = frozenset(
     (
         ErrorCode.INVALID_INPUT,
@@ -160,6 +163,8 @@ def outcome(state: Mapping[str, Any], status: int) -> dict[str, Any]:
         found["others"] = [_shown(names) for names in others]
     if call is not None and call.progress.restricted:
         found["restricted"] = sorted(call.progress.restricted)
+    if call is not None and call.progress.changed:
+        found["changed"] = call.progress.changed[:MOST_CHANGED]
     if call is not None and call.progress.failures:
         found["failures"] = [
             {

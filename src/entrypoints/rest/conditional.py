@@ -115,7 +115,7 @@ class Conditional:
         with seen_views() as views:
             answer = _without_credentials(call, perform(call))
         response = response_of(call, answer)
-        tag = _tag_of(response)
+        tag = tag_of(bytes(response.body))
         if question is not None and self._decisions() is decided:
             self._remember(question, tag, views, decided, call)
         if _has(asked, tag):
@@ -198,9 +198,20 @@ def _without_credentials(call: Call, answer: Any) -> Any:
     return {name: value for name, value in (answer or {}).items() if name != "storage_options"}
 
 
-def _tag_of(response: Response) -> str:
-    """Return the tag of a response's body: its headers may have the time, or the id of a request."""
-    return f'"{blake2b(response.body, digest_size=16).hexdigest()}"'
+def tag_of(body: bytes) -> str:
+    """Return the tag of a response's body.
+
+    The headers may have the time, or the id of a request.
+    """
+    return f'"{blake2b(body, digest_size=16).hexdigest()}"'
+
+
+def matches(condition: str, tag: str) -> bool:
+    """Return whether ``If-Match`` has a tag.
+
+    RFC 9110 asks for the strong comparison.
+    """
+    return condition.strip() == "*" or tag in map(str.strip, condition.split(","))
 
 
 def _has(asked: Sequence[str], tag: str) -> bool:

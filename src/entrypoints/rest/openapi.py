@@ -16,7 +16,9 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lancekeep.adapters.rest.administration import RESPONSES
 from lancekeep.adapters.rest.routes import (
+    ADMINISTRATION,
     EXTENSIONS,
     GET,
     GET_ROUTES,
@@ -31,7 +33,7 @@ from lancekeep.entrypoints.rest.responses import ARROW_FILE
 
 _ANSWERS = {"list_all_tables": "ListTables"}
 """The operations whose response model has the name of another operation."""
-_OWN_ANSWERS = {model.__name__: model for model in (ListQuotasResponse,)}
+_OWN_ANSWERS = {ListQuotasResponse.__name__: ListQuotasResponse, **RESPONSES}
 """The response models of Lancekeep's own operations."""
 _TYPES = {bool: "boolean", int: "integer", list: "array", dict: "string", str: "string"}
 """The types of parameters; a dict is a JSON object as text."""
@@ -60,7 +62,7 @@ def document() -> _Schema:
 
     It leaves out the routes of older versions of the specification, and depends on the version of Lancekeep only.
     """
-    routes = (*ROUTES, *EXTENSIONS, *GET_ROUTES)
+    routes = (*ROUTES, *EXTENSIONS, *ADMINISTRATION, *GET_ROUTES)
     requests = {route.model for route in routes if route.body is Body.JSON}
     answers = {model for route in routes if (model := _answer_model(route)) is not None}
     models: set[type[BaseModel]] = {ErrorResponse, *requests, *answers}

@@ -56,11 +56,17 @@ class Progress:
         failures: The members that failed so far.
         over: Whether the caller no longer waits, so that no further member begins.
         restricted: What the caller's grants restricted: ``columns``, ``rows``.
+        changed: What an administrator changed, without secrets.
     """
 
     failures: list[Failure] = attrs.field(factory=list)
     over: bool = False
     restricted: set[str] = attrs.field(factory=set)
+    changed: str = ""
+
+    def record(self, changed: str) -> None:
+        """Record what an administrator changed."""
+        self.changed = changed
 
     def end(self) -> None:
         """Let no further member begin."""

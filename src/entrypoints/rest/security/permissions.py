@@ -30,7 +30,7 @@ import attrs
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES
-from lancekeep.domain.rights import RIGHT_OF, Permission, Right, name_of, permission_of
+from lancekeep.domain.rights import OF_ADMINS, RIGHT_OF, Permission, Right, name_of, permission_of
 from lancekeep.entrypoints.namespace.boundary import context_value
 from lancekeep.entrypoints.namespace.extensions import undrop_target
 from lancekeep.entrypoints.namespace.operations import KEEP, choice, namespace_mode
@@ -335,7 +335,13 @@ def _descriptions(request: Any) -> list[Need]:
     return found or [_WHOLE_CATALOG]
 
 
+def _of_admins(_: Any) -> list[Need]:
+    """Return what operations need that give rights: every right on the whole catalog."""
+    return [Need(Permission(right), ObjectId(), Kind.NAMESPACE) for right in reversed(Right)]
+
+
 _WHOLE: Mapping[str, Callable[[Any], list[Need]]] = {
+    **dict.fromkeys(OF_ADMINS, _of_admins),
     **{each: _of_catalog(each) for each in ("list_operations", "describe_transaction", "alter_transaction")},
     "merge_insert_into_table": _merge,
     "batch_create_table_versions": _versions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import attrs
 from prometheus_client.registry import Collector
 from starlette.middleware import Middleware
 
-from lancekeep.adapters.authentication.api_keys import ApiKeys
+from lancekeep.adapters.authentication.api_keys import ApiKeys, KeyFile
 from lancekeep.adapters.authentication.tokens import Issuer, Tokens
 from lancekeep.adapters.authorization.policy_file import PolicyFile, any_policy
 from lancekeep.application.entries.base_paths import BasePaths
@@ -21,6 +21,7 @@ from lancekeep.domain.errors import InvalidInput, MissingExtra
 from lancekeep.entrypoints.metering import Meter
 from lancekeep.entrypoints.rest.app import Around
 from lancekeep.entrypoints.rest.quota_metrics import QuotaMetrics
+from lancekeep.entrypoints.rest.security.administration import Administration
 from lancekeep.entrypoints.rest.security.authentication import (
     Authentication,
     LocalOnly,
@@ -78,29 +79,34 @@ class Authenticators:
     Attributes:
         keys: Verifies API keys; None if there are none.
         tokens: Verifies bearer tokens; None if there are none.
+        policies: The policies of all catalogs in which the credentials are valid, as far as they have one.
     """
 
     keys: Authenticator | None
     tokens: Authenticator | None
+    policies: tuple[Path, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether callers are authenticated."""
         return self.keys is not None or self.tokens is not None
 
 
-def authenticators_of(settings: ServerSettings, reloaded: Reloaded = not_reported) -> Authenticators:
+def authenticators_of(
+    settings: ServerSettings, reloaded: Reloaded = not_reported, policies: Collection[str] = ()
+) -> Authenticators:
     """Return what verifies the credentials of callers.
 
     Args:
         settings: The settings.
         reloaded: Called when the file of keys is read again.
+        policies: The policies of all catalogs in which the credentials are valid; empty for a catalog without one.
 
     Raises:
         InvalidInput: A setting or a file is not valid, or the server would be open to other machines.
     """
     keys = ApiKeys(Path(settings.keys), reloaded) if settings.keys else None
     tokens = Tokens(_section(Issuer, settings.tokens, "tokens")) if settings.tokens else None
-    found = Authenticators(keys, tokens)
+    found = Authenticators(keys, tokens, tuple(sorted({Path(each) for each in policies if each})))
     require_authentication(settings.host, authenticated=bool(found))
     return found
 
@@ -156,11 +162,14 @@ def security_of(
     if not authenticators:
         return Security((), middleware)
     around: list[Around] = [without_identity]
+    keys = KeyFile(Path(settings.keys)) if settings.keys else None
     vendor, found = _vendor(settings, storage_options), (authenticators.keys, authenticators.tokens)
     if not settings.policy:
+        around.append(Administration(keys, None))
         return Security((*around, Vending(vendor, None, base_paths)), middleware, (), *found)
     policy = PolicyFile(Path(settings.policy), reloaded, any_policy if usage is not None else _without_quotas)
-    around += [Authorization(policy), Vending(vendor, policy, base_paths)]
+    elsewhere = tuple(each for each in authenticators.policies if each != policy.path)
+    around += [Authorization(policy), Administration(keys, policy, elsewhere), Vending(vendor, policy, base_paths)]
     if usage is None:
         return Security(tuple(around), middleware, (), *found, policy)
     meter = Meter(usage, lambda: policy.policy.quotas, settings.usage_seconds)
