@@ -1,4 +1,4 @@
-"""Move catalogs between homes, the manifest stores that hold their entries, and back them up."""
+"""Move catalogs between homes, which hold their entries, and back them up."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ from lancekeep.composition import assembled, in_directory, manifest_table, objec
 from lancekeep.config import REMEMBERED, ConnectionConfig, given, public_url
 from lancekeep.config_settings import MODES, V1, V2
 from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -205,7 +208,9 @@ def backup(
     target_storage_options: Mapping[str, str] | None = None,
     progress: Progress = lambda done, total, name: None,
 ) -> BackupReport:
-    """Copy everything below the root of a catalog to another place, while readers and writers continue.
+    """Copy a catalog to another place while its readers and writers continue.
+
+    Everything below the root is copied.
 
     The copy is a catalog of its own: each of its tables has the latest version that it had when the call began, or a
     later one, with every file of this version. If the target is an earlier backup of the same root, it becomes the
@@ -243,8 +248,14 @@ def backup(
     if options == others and (one.startswith(other) or other.startswith(one)):
         raise InvalidInput(f"{right.uri} is not outside of {left.uri}. Choose another place for the backup")
     duplicate = _duplicate(left.objects, right.objects, options == others)
+
+    def locations(place: OutsideDirectory) -> list[str]:
+        view = manifest_table(place.objects, place.key).view()
+        kept = [dropped.table.location for dropped in dropped_tables(view, ObjectId())]
+        return kept + [entry.location for entry in view.all_of(TABLE) if entry.location is not None]
+
     try:
-        return Backup(left, right, Retry(), duplicate=duplicate, progress=progress).run()
+        return Backup(left, right, Retry(), duplicate=duplicate, locations=locations, progress=progress).run()
     finally:
         left.objects.close()
         right.objects.close()
@@ -295,6 +306,26 @@ def adopt_root(
         return None
     with closing(store):
         return adopt(store, objects, root_key, properties_at, original=original, force=force, dry_run=dry_run)
+
+
+def adopt_with_store(config: ConnectionConfig, *, original: bool, dry_run: bool = False) -> str | None:
+    """Adopt the identity of a copied or moved catalog, with another commit store.
+
+    The catalog gets the commit store of the configuration. The commit store of the original is not asked, so it may be
+    gone. See `Upkeep.adopt_identity`.
+
+    Returns:
+        The former commit store; None if the catalog remembers none, or already this one. Then nothing was changed.
+
+    Raises:
+        CommitStoreMismatch: The catalog was not copied, and another commit store manages its versions.
+    """
+    objects, root_key = objects_of(config)
+    with assembled(config, objects, root_key, None) as catalog:
+        former = directory_of(catalog).ledger.take_store(dry_run=True)
+        if former is not None and not dry_run:
+            catalog.upkeep.adopt_identity(original=original)
+        return former
 
 
 def _is_server(place: str) -> bool:

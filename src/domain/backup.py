@@ -120,7 +120,10 @@ class BackedUpFile:
 
     @property
     def ingested(self) -> tuple[int, bool] | None:
-        """The version of a record of ingested files, and whether it merges earlier records; None for other files."""
+        """The version of a record of ingested files, and whether it merges others.
+
+        None for other files.
+        """
         found = _INGESTED.fullmatch(self.path.rpartition("/")[2]) if self.part is Part.BEFORE_COMMIT else None
         return None if found is None else (int(found["version"]), bool(found["merged"]))
 

@@ -21,12 +21,12 @@ import lancekeep
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits.keyed_requests import current_request, performing
 from lancekeep.application.rows.idempotency import Answer, Attempt
-from lancekeep.domain.table import REQUESTS_DIRECTORY
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.idempotency import PROPERTY, RequestKey, Superseded
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.table import REQUESTS_DIRECTORY
 from lancekeep.domain.transaction import AllCommitted
 
 ROWS = pa.table({"id": [1, 2]})

@@ -196,7 +196,9 @@ class LocalObjectStore:
 
     @_boundary
     def duplicate(self, source: str, target: str) -> None:
-        """Copy the bytes of a file, also to another file system; the target shares nothing with the source.
+        """Copy the bytes of a file, also to another file system.
+
+        The target shares nothing with the source.
 
         Raises:
             ObjectNotFound: ``source`` does not exist.

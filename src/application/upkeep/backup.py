@@ -1,8 +1,9 @@
-"""Copy a catalog to another place while its readers and writers continue (ADR 203)."""
+"""Copy a catalog to another place while its writers continue (ADR 203)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -10,6 +11,7 @@ import attrs
 from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.retry import Retry
+from lancekeep.application.rows.digests import Digests
 from lancekeep.domain.backup import (
     EVENTS_IN_ORDER,
     RECORD,
@@ -19,11 +21,18 @@ from lancekeep.domain.backup import (
     digest_of_contents,
     newest,
 )
+from lancekeep.domain.dataset_files import Place
 from lancekeep.domain.errors import Damaged, NotFound, ObjectNotFound, Refused
+from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import final_path
 from lancekeep.domain.notebook import Shown
-from lancekeep.domain.table import MANIFEST_DIRECTORY
-from lancekeep.ports.object_store import ObjectInfo, ObjectStore
+from lancekeep.domain.table import DIGESTS_DIRECTORY, MANIFEST_DIRECTORY, V1_SUFFIX
+from lancekeep.format.digests import digest_of
+from lancekeep.format.fence import at_other_place
+from lancekeep.format.file_references import FileNames
+from lancekeep.format.tags import DIRECTORY as TAGS
+from lancekeep.format.tags import SUFFIX, Tag
+from lancekeep.ports.object_store import ObjectInfo
 
 Progress = Callable[[int, int, str], None]
 
@@ -95,6 +104,7 @@ class Backup:
         retry: Retries requests.
         duplicate: Copies a file by the keys of both places, so that its bytes do not pass through the memory of this
             process; None if the two storages cannot.
+        locations: Returns the directories of the tables that the entries in a place name.
         progress: Called with the number of copied files, the number to copy, and what is done.
     """
 
@@ -105,16 +115,20 @@ class Backup:
         retry: Retry,
         *,
         duplicate: Callable[[str, str], None] | None,
+        locations: Callable[[OutsideDirectory], Collection[str]],
         progress: Progress,
     ) -> None:
         self._source = source
         self._target = target
         self._retry = retry
         self._duplicate = duplicate
+        self._locations = locations
         self._progress = progress
         self._held: dict[str, int] = {}
         self._now: dict[str, ObjectInfo] = {}
         self._copied: dict[str, int] = {}
+        self._new: set[str] = set()
+        self._amended: dict[str, dict[str, bytes]] = {}
 
     def run(self) -> BackupReport:
         """Copy the catalog; an earlier backup in the target becomes the present one.
@@ -129,6 +143,9 @@ class Backup:
             wanted, versions, changed = self._round()
             if not changed:
                 break
+        wanted |= self._amend_digests(wanted)
+        unnamed = self._unnamed()
+        wanted = {path for path in wanted if not path.startswith(unnamed)}
         removed = self._remove(self._held.keys() - wanted)
         sizes = self._finish(wanted)
         return BackupReport(
@@ -149,7 +166,7 @@ class Backup:
         """Record that the target is an unfinished backup, unless it is something else."""
         source, target = self._source.uri, self._target.uri
         if (own := self._record(self._source)) is not None and own.target == source and not own.contents:
-            raise Refused(f"{source} is an unfinished backup of {own.source}. Run that backup again, or take another one")
+            raise Refused(f"{source} is an unfinished backup of {own.source}. Run that backup again first")
         self._held = {path: info.size for path, info in self._list(self._target).items()}
         record = self._record(self._target)
         self._held.pop(RECORD, None)
@@ -220,7 +237,7 @@ class Backup:
             wanted |= self._copy_all(partial(self._list_below, directory), "copying events")
         wanted |= self._copy_all(lambda: self._look(Part.RECORD_OF_VERSIONS), "copying tags and records")
         before = self._listed("listing versions")
-        entries = _decided(self._list_below(f"{MANIFEST_DIRECTORY}/_versions/"), before)
+        entries = _decided(self._list_below(f"{MANIFEST_DIRECTORY}/{VERSIONS}/"), before)
         listing = self._listed("listing versions")
         manifests = _decided({path: listing.infos[path] for path in listing.of(Part.MANIFEST)}, before)
         roots = {listing.files[path].root for path in manifests} | {MANIFEST_DIRECTORY}
@@ -232,26 +249,30 @@ class Backup:
         late = self._named(roots)
         wanted |= kept | self._copy(late, "copying files", immutable=True)
         wanted |= named.keys() & self._held.keys()
+        wanted -= self._later_entries(wanted, kept & entries.keys())
         gone = {file.root for file in latest.values() if file.path not in kept}
+        self._new = roots - {file.root for file in before.files.values()}
         moved = {file.root for file in before.files.values() if file.version is not None} - roots
         versions = sum(BackedUpFile.of(path).version is not None for path in kept & manifests.keys())
-        return wanted, versions, gone | moved | torn
+        return wanted, versions, gone | moved | torn | self._moved_tags(wanted, kept)
 
     def _copy_manifests(self, manifests: Mapping[str, ObjectInfo]) -> set[str]:
         """Copy manifests; of a staged one that has become a version since, the version."""
-        kept = self._copy(manifests, "copying manifests")
+        kept = self._copy(manifests, "copying manifests", act=self._place_manifest)
         published = {}
         for path in manifests.keys() - kept:
             final = final_path(path)
-            info = None if final == path else self._retry.call(
-                partial(self._source.objects.head, _key(self._source, final))
+            info = (
+                None
+                if final == path
+                else self._retry.call(partial(self._source.objects.head, _key(self._source, final)))
             )
             if info is not None:
                 published[final] = info
-        return kept | self._copy(published, "copying manifests")
+        return kept | self._copy(published, "copying manifests", act=self._place_manifest)
 
     def _copy_records(self, wanted: set[str], latest: Mapping[str, BackedUpFile]) -> set[str]:
-        """Copy the records that are made before commits, except those of versions that the backup lacks.
+        """Copy the records that are made before commits, except of versions that the backup lacks.
 
         Returns:
             The directories of tables of which a record covers both copied versions and later ones.
@@ -275,6 +296,50 @@ class Backup:
         wanted |= self._copy_all(look, "copying records of requests")
         return torn
 
+    def _unnamed(self) -> tuple[str, ...]:
+        """Return the directories of tables that were created in the meantime, and that the copied entries lack.
+
+        The name of a directory that is a table without an entry ends in ``.lance``.
+        """
+        if not any(BackedUpFile.of(path).part is Part.ENTRIES for path in self._now):
+            return ()  # the entries are in a database, or are the directories
+        places = (self._target, self._source)
+        named, since = ({f"{location}/" for location in self._locations(place)} for place in places)
+        since |= {f"{root}/" for root in self._new if not root.partition("/")[0].endswith(V1_SUFFIX)}
+        return tuple(each for each in since if not each.startswith(tuple(named)))
+
+    def _later_entries(self, wanted: set[str], entries: set[str]) -> set[str]:
+        """Return the files of the manifest table that only later versions of it need."""
+        names = FileNames()
+        for path in sorted(entries):
+            with suppress(Damaged):  # as in the source
+                names.add(self._retry.call(partial(self._target.objects.get, _key(self._target, path))), path)
+        prefix = f"{MANIFEST_DIRECTORY}/"
+        found = {path: Place.of(path.removeprefix(prefix)) for path in wanted if path.startswith(prefix)}
+        own = {path: place.own_name for path, place in found.items() if place is not None}
+        return {path for path, name in own.items() if name is not None and name not in names.names}
+
+    def _moved_tags(self, wanted: set[str], kept: set[str]) -> set[str]:
+        """Return the directories of tables of which a tag was moved, and the version that it named was cleaned up."""
+        versions = {(file.root, file.version) for file in map(BackedUpFile.of, kept)}
+        moved = set()
+        for path in wanted:
+            root, directory, name = path.rpartition(f"/{TAGS}")
+            if not directory or not name.endswith(SUFFIX):
+                continue
+            content = self._retry.call(partial(self._target.objects.get, _key(self._target, path)))
+            with suppress(Damaged):  # as in the source
+                tag = Tag.parse(content, path)
+                history = root if tag.branch is None else f"{root}/{BRANCHES}/{tag.branch}"
+                if (history, tag.version) not in versions and content != self._content(path):
+                    moved.add(root)
+        return moved
+
+    def _content(self, path: str) -> bytes | None:
+        with suppress(ObjectNotFound):
+            return self._retry.call(partial(self._source.objects.get, _key(self._source, path)))
+        return None
+
     def _named(self, roots: set[str]) -> dict[str, ObjectInfo]:
         """Return the files of tables that have a version."""
         listing = self._listed("listing files")
@@ -291,7 +356,14 @@ class Backup:
                 break
         return copied
 
-    def _copy(self, infos: Mapping[str, ObjectInfo], what: str, *, immutable: bool = False) -> set[str]:
+    def _copy(
+        self,
+        infos: Mapping[str, ObjectInfo],
+        what: str,
+        *,
+        immutable: bool = False,
+        act: Callable[[str], int | None] | None = None,
+    ) -> set[str]:
         """Copy files, several at once, and return the paths of those that still exist.
 
         A file that never changes is not copied if the target has it.
@@ -305,7 +377,7 @@ class Backup:
         done, total = 0, len(remaining)
         for batch in _batches({path: infos[path].size for path in remaining}):
             self._progress(done, total, what)
-            sizes = at_once(self._copy_one, batch)
+            sizes = at_once(act or self._copy_one, batch)
             for path, size in zip(batch, sizes, strict=True):
                 if size is not None:
                     present.add(path)
@@ -327,6 +399,45 @@ class Backup:
             return None
         self._retry.call(partial(self._target.objects.put, copy, content))
         return len(content)
+
+    def _place_manifest(self, path: str) -> int | None:
+        """Copy a manifest, which names directories below the target in place of those below the source.
+
+        Branches and shallow clones name other directories by absolute paths.
+        """
+        content = self._content(path)
+        if content is None:
+            return None
+        placed = content
+        with suppress(Damaged):  # as in the source
+            placed = at_other_place(content, path, self._moved, lift=False)
+        if placed != content:
+            history, _, name = path.rpartition(f"/{VERSIONS}/")
+            self._amended.setdefault(history, {})[f"{VERSIONS}/{name}"] = placed
+        self._retry.call(partial(self._target.objects.put, _key(self._target, path), placed))
+        return len(placed)
+
+    def _moved(self, base: str) -> str:
+        """Return the new spelling of a base path."""
+        source = self._source
+        spellings = [source.uri, f"{source.objects.root_uri}{source.key}", f"/{source.key}"]
+        for spelled in spellings:
+            if base.startswith(f"{spelled}/"):
+                return self._target.uri + base[len(spelled) :]
+        return base
+
+    def _amend_digests(self, wanted: set[str]) -> set[str]:
+        """Record the digests of manifests that differ from the source, and return the paths of the records."""
+        digests, added = Digests(self._target.objects, self._retry), set()
+        for history, contents in self._amended.items():
+            if any(path.startswith(f"{history}/{DIGESTS_DIRECTORY}/") for path in wanted):
+                pairs = [(name, digest_of(content)) for name, content in contents.items()]
+                key = digests.add(_key(self._target, history), pairs)
+                info = self._retry.call(partial(self._target.objects.head, key))
+                path = f"{history}/{DIGESTS_DIRECTORY}/{key.rpartition('/')[2]}"
+                added.add(path)
+                self._held[path] = 0 if info is None else info.size
+        return added
 
     # -- listing ------------------------------------------------------------------------------------------------
 
