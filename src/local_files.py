@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -126,8 +125,9 @@ def replace_file(target: Path, content: bytes, what: str, path: Path) -> None:
         Unsupported: This process may not change the file.
         StoreUnavailable: The disk failed, for example because it is full.
     """
-    staged = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    staged = target.with_name(f".{target.name}.new")
     try:
+        staged.unlink(missing_ok=True)  # of a process that was killed; the lock is this one's
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -14,11 +14,15 @@ from lancekeep.domain.authorization import Decision, Grant, Policy, Principal, Q
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.restrictions import RESTRICTED, RIGHTS, Restriction, united
-from lancekeep.domain.rights import RIGHT_OF, ROLES, Permission, Right, name_of, role_of
+from lancekeep.domain.rights import OF_ADMINS, RIGHT_OF, ROLES, Permission, Right, name_of, role_of
 from lancekeep.entrypoints.rest.security.permissions import Kind, plain_needs
 
 _SEVERAL = ("rename_table", "undrop_table", "register_table", "create_materialized_view")
 """The operations that need rights on two objects; batches need the rights for their members."""
+
+
+_OF_ADMINS = frozenset(key for each in OF_ADMINS for key in (each, name_of(each).lower()))
+"""The operations on keys and the policy, which need every right on the whole catalog."""
 
 
 @attrs.frozen
@@ -89,6 +93,8 @@ def explained(rules: Policy, who: Principal, question: str, what: ObjectId) -> E
     Raises:
         InvalidInput: The question is none of these.
     """
+    if question.lower() in _OF_ADMINS:
+        what = ObjectId()
     needed, listing = _needed(question, what)
     found = rules.covering(who, what, below=listing)
     missing = [each for each in needed if not any(each.is_in(grant.rights) for grant in found)]
@@ -137,6 +143,8 @@ def _needed(question: str, what: ObjectId) -> tuple[Sequence[Permission], bool]:
     right = next((each for each in Right if each.value == lower), None)
     if right is not None:
         return [Permission(right)], right in (Right.LIST, Right.CONNECT)
+    if lower in _OF_ADMINS:
+        return [Permission(each) for each in reversed(Right)], False
     if lower in ROLES:
         return [Permission(each) for each in Right if each in ROLES[lower]], False
     operations = {key: each for each in RIGHT_OF for key in (each, name_of(each).lower())}

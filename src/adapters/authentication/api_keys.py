@@ -115,7 +115,7 @@ class KeyFile:
                 f"the key would be valid for more than {LONGEST.days} days; give a shorter time, or none"
             )
         with locked(self.path, _WHAT) as target:
-            keys = self.keys() if self.path.exists() else {}
+            keys = self.present()
             permit(keys)
             key, whole = _made(name, tuple(groups), moment, expires)
             self._write(target, {**keys, **_new(keys, key)})
@@ -140,7 +140,7 @@ class KeyFile:
         if not timedelta() <= overlap <= LONGEST:
             raise InvalidInput(f"the overlap is {overlap}; give a time from 0 to {LONGEST.days} days")
         with locked(self.path, _WHAT) as target:
-            keys = self.keys()
+            keys = self.present()
             permit(keys)
             old = self._valid(keys, key_id, moment)
             end = moment + overlap
@@ -167,7 +167,7 @@ class KeyFile:
         if expires - moment > LONGEST:
             raise InvalidInput(f"the key would be valid for more than {LONGEST.days} days; give a shorter time")
         with locked(self.path, _WHAT) as target:
-            keys = self.keys()
+            keys = self.present()
             permit(keys)
             key = attrs.evolve(self._valid(keys, key_id, moment), expires=expires)
             self._write(target, {**keys, key_id: key})
@@ -181,13 +181,17 @@ class KeyFile:
             Unsupported: This process may not change the file.
         """
         with locked(self.path, _WHAT) as target:
-            keys = self.keys()
+            keys = self.present()
             permit(keys)
             revoked = keys.pop(key_id, None)
             if revoked is None:
                 raise self._absent(key_id)
             self._write(target, keys)
         return revoked
+
+    def present(self) -> dict[str, ApiKey]:
+        """Return the keys by id; none without the file."""
+        return self.keys() if self.path.exists() else {}
 
     def keys(self) -> dict[str, ApiKey]:
         """Return the keys by id.
@@ -270,7 +274,7 @@ class ApiKeys:
     def _reload(self) -> None:
         problem: str | None = None
         try:
-            self._keys = self._file.keys() if self._file.path.exists() else {}
+            self._keys = self._file.present()
         except InvalidInput as error:
             problem = str(error)
             _LOG.error("The last valid keys stay in force: %s", error)

@@ -92,6 +92,7 @@ class PolicyEdits:
         """
         lines = ["[[grants]]", *(f"{key} = {_toml(grant[key])}" for key in KEYS if grant.get(key) is not None)]
         added = "\n".join(lines) + "\n"
+        _require_small(added)
         [wanted] = policy_of(added, "the new grant").grants
         with locked(self.path, _WHAT) as target:
             before = self._text(permit)
@@ -132,6 +133,7 @@ class PolicyEdits:
             InvalidInput: The text is not a valid policy.
             Unsupported: This process may not change the file.
         """
+        _require_small(text)
         policy = self._parse(text, "the new policy")
         with locked(self.path, _WHAT) as target:
             self._text(permit)
@@ -144,12 +146,7 @@ class PolicyEdits:
         return text
 
     def _written(self, target: Path, text: str, intended: Policy, permit: Permit) -> Policy:
-        try:
-            content = text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput("the policy has a character that UTF-8 cannot write; remove it") from error
-        if len(content) > LARGEST:
-            raise InvalidInput(f"the policy would have {len(content)} bytes; it may have {LARGEST}")
+        content = _require_small(text)
         if _parsed_or_none(self._parse, text) != intended:
             raise InvalidInput(
                 f"the grants in {self.path} are not written as [[grants]], so one of them cannot be changed alone; "
@@ -158,6 +155,17 @@ class PolicyEdits:
         permit.left(intended)
         replace_file(target, content, _WHAT, self.path)
         return intended
+
+
+def _require_small(text: str) -> bytes:
+    """Return a text as bytes, before it is parsed."""
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("the policy has a character that UTF-8 cannot write; remove it") from error
+    if len(content) > LARGEST:
+        raise InvalidInput(f"the policy would have {len(content)} bytes; it may have {LARGEST}")
+    return content
 
 
 def _parsed_or_none(parse: Parse, text: str) -> Policy | None:

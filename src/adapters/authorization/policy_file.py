@@ -54,6 +54,9 @@ _KEYS = ("role", "rights", "on", "principals", "groups", "columns", "rows")
 _QUOTA_KEYS = ("on", "principals", "groups", "tables", "bytes")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?([kMGTP]|[KMGTP]i)?B")
 _POWERS = "kMGTP"
+_KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:[ \t]*+\.[ \t]*+{_KEY}){{200}}")
+"""A key of so many parts, for which the time of tomllib grows with their square."""
 
 Check = Callable[[Policy], None]
 """Raises `InvalidInput` for a policy that cannot be kept."""
@@ -178,6 +181,8 @@ def policy_of(text: str, place: str) -> Policy:
     Raises:
         InvalidInput: The text is not a policy.
     """
+    if _LONG_KEY.search(text):
+        raise InvalidInput(f"{place} has names of more than 200 parts; a policy needs none")
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

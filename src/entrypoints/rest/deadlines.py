@@ -11,6 +11,7 @@ from typing import Final
 from lance_namespace.errors import ErrorCode
 
 from lancekeep.adapters.rest.routes import READS
+from lancekeep.domain.rights import OF_ADMINS
 from lancekeep.entrypoints.rest.errors import HttpError
 from lancekeep.entrypoints.rest.idempotency import HEADER as KEY
 from lancekeep.entrypoints.rest.requests import Call
@@ -69,6 +70,8 @@ def _explained(call: Call, seconds: float) -> str:
     over = f"{call.route.operation_id} took longer than {seconds:g} seconds."
     if call.operation in READS:
         return over
+    if call.operation in OF_ADMINS:
+        return f"{over} Its outcome is unknown; read the keys or the policy before you repeat it."
     if KEY in call.headers:
         return f"{over} Its outcome is unknown; repeat the request with the same Idempotency-Key to learn it."
     return f"{over} Its outcome is unknown; look at the object, and send an Idempotency-Key to be able to repeat it."

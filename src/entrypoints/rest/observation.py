@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lancekeep.adapters.rest.routes import READS, Route, Router
 from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintenance
+from lancekeep.domain.rights import OF_ADMINS
 from lancekeep.entrypoints.rest.audit import AuditLog, described, operation_of, outcome, reason_of
 from lancekeep.entrypoints.rest.errors import RESOLVE_TOKEN, HttpError, Problem
 from lancekeep.entrypoints.rest.logs import log_of
@@ -105,7 +106,7 @@ class Telemetry:
         operation = operation_of(state)
         self.requests.labels(operation, str(status)).inc()
         self.seconds.labels(operation).observe(seconds)
-        if route and route.operation not in READS:
+        if route and route.operation not in (*READS, *OF_ADMINS):
             self.commits.labels(operation, _outcome(status, problem)).inc()
         fields: dict[str, Any] = {
             "request_id": state["request_id"],

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from starlette.datastructures import Headers
 
 from lancekeep.adapters.authentication.api_keys import LONGEST, ApiKey, KeyFile, key_id_of
-from lancekeep.adapters.authorization.policy_edits import LARGEST, Changed, Permit, PolicyEdits
+from lancekeep.adapters.authorization.policy_edits import Changed, Permit, PolicyEdits
 from lancekeep.adapters.authorization.policy_file import PolicyFile, read_policy, text_of
 from lancekeep.adapters.rest.routes import READS
 from lancekeep.domain.authorization import Policy, Principal
@@ -74,7 +74,7 @@ class Administration:
     def list_keys(self, policy: PolicyFile, call: Call) -> Any:
         keys = self._keys()
         self._require_everywhere(call)
-        return {"keys": [_key(each) for each in keys.keys().values()]}
+        return {"keys": [_key(each) for each in keys.present().values()]}
 
     def create_key(self, policy: PolicyFile, call: Call) -> Any:
         request: Any = call.request
@@ -158,8 +158,6 @@ class Administration:
     def replace_policy(self, policy: PolicyFile, call: Call) -> Any:
         request: Any = call.request
         _require_condition(call)
-        if len(request.toml) > LARGEST:
-            raise HttpError(413, f"The policy has {len(request.toml)} characters; it may have {LARGEST} bytes.")
         changed = _edits(policy).replace(request.toml, self._permit_policy(policy, call))
         counts = len(changed.policy.grants), len(changed.policy.quotas)
         tag = _tag(policy, changed.text)
@@ -171,10 +169,15 @@ class Administration:
             raise api_errors.UnsupportedOperationError(
                 "The server has no file of keys: its callers have tokens of an issuer. Set server.keys to have both."
             )
+        try:
+            self.keys.present()
+        except InvalidInput as error:
+            raise StoreUnavailable(f"{error}; nothing was changed. Repair the file where the server runs") from error
         return self.keys
 
     def _permit_keys(self, policy: PolicyFile, call: Call) -> Callable[[Mapping[str, ApiKey]], None]:
         def permit(keys: Mapping[str, ApiKey]) -> None:
+            _require_waiting(call)
             own = _own_key(call.headers)
             key = None if own is None else keys.get(own)
             if own is not None and (key is None or key.is_expired(datetime.now(UTC))):
@@ -214,6 +217,7 @@ class Administration:
         name = _principal(call).name
 
         def found(before: str) -> None:
+            _require_waiting(call)
             _require_admin(policy.policy, call)
             tag = _tag(policy, before)
             if request.if_match is not None and not matches(request.if_match, tag):
@@ -243,6 +247,12 @@ _ACTS: Final[Mapping[str, Callable[[Administration, PolicyFile, Call], Any]]] = 
 def _principal(call: Call) -> Principal:
     assert isinstance(call.principal, Principal)
     return call.principal
+
+
+def _require_waiting(call: Call) -> None:
+    """Change nothing for a caller that had its answer 504 while the change waited for its lock."""
+    if call.progress.over:
+        raise HttpError(504, "The caller no longer waits; nothing was changed.", ErrorCode.SERVICE_UNAVAILABLE)
 
 
 def _require_admin(policy: Policy, call: Call) -> None:
