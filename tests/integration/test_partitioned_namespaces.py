@@ -190,6 +190,27 @@ def test_rows_that_do_not_fit_are_refused_before_any_write(open_managed: Open, t
         lancekeep.connect(f"{tmp_path}/v1", mode="v1").partitions.create(SCHEMA, BY)
 
 
+@pytest.mark.parametrize("by", ["country", "year"])
+def test_views_of_texts_and_bytes_become_texts_and_bytes(open_managed: Open, by: str) -> None:
+    views = pa.array(["NL", None, "a text of more than twelve bytes"], pa.string_view())
+    raw = pa.array([b"x", None, b"more than twelve bytes"], pa.binary_view())
+    data = pa.table(
+        {
+            "country": views,
+            "year": [2025, 2025, 2026],
+            "raw": raw,
+            "place": pa.StructArray.from_arrays([views], ["name"]),
+            "tags": pa.array([["a"], None, ["b", None]], pa.list_(pa.string_view())),
+            "counts": pa.array([[("k", 1)], [], None], pa.map_(pa.string_view(), pa.int64())),
+        }
+    )
+    namespace = open_managed().partitions.create(data.schema, [PartitionBy.identity(by)])
+    namespace.write(data)
+    found = namespace.scan().to_table()
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, data.to_pylist()))
+    assert [str(kind) for kind in found.schema.types[:3]] == ["string", "int64", "binary"]
+
+
 def test_evolved_namespace_is_read_across_its_specifications(open_managed: Open) -> None:
     namespace = open_managed().partitions.create(SCHEMA, BY)
     namespace.write(ROWS)

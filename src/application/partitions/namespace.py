@@ -25,6 +25,7 @@ from lancekeep.application.entries.removal import Removal
 from lancekeep.application.partitions.arrow_json import exact_schema_text, schema_of
 from lancekeep.application.partitions.scan import Scan
 from lancekeep.application.partitions.values import (
+    as_stored,
     partition_arrays,
     partition_field,
     split,
@@ -283,7 +284,8 @@ class Partitions:
         catalog already holds do not change.
 
         Args:
-            schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them.
+            schema: A ``pyarrow.Schema``. Unless its columns have numbers (``lance:field_id``), they receive them. Views
+                of texts and bytes become texts and bytes, as in tables.
             by: The levels, outermost first.
 
         Raises:
@@ -373,7 +375,7 @@ class Partitions:
 
 
 def _new(schema: Any, by: Iterable[PartitionBy]) -> tuple[pa.Schema, PartitionSpec]:
-    numbered = with_field_ids(schema)
+    numbered = with_field_ids(as_stored(schema))
     spec = next_spec({}, [partition_field(each, numbered) for each in by])
     _require_depth(spec)
     return numbered, spec
@@ -402,7 +404,7 @@ def _schema_in(view: CatalogView) -> pa.Schema:
         raise NamespaceNotFound("the catalog is not partitioned; catalog.partitions.create partitions it")
     if SCHEMA_PROPERTY not in view.properties:
         raise Damaged(f"the root namespace has partition specs and no property {SCHEMA_PROPERTY!r}")
-    return schema_of(view.properties[SCHEMA_PROPERTY])
+    return as_stored(schema_of(view.properties[SCHEMA_PROPERTY]))
 
 
 def _latest_spec(view: CatalogView) -> PartitionSpec:

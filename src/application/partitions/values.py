@@ -72,6 +72,30 @@ def with_field_ids(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
+def as_stored(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with texts and bytes in place of views, which no table has."""
+    return pa.schema([_stored(field) for field in schema], schema.metadata)
+
+
+def _stored(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_string_view(kind):
+        return field.with_type(pa.string())
+    if pa.types.is_binary_view(kind):
+        return field.with_type(pa.binary())
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(map(_stored, kind)))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_stored(kind.key_field), _stored(kind.item_field)))
+    if pa.types.is_fixed_size_list(kind):
+        return field.with_type(pa.list_(_stored(kind.value_field), kind.list_size))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_stored(kind.value_field)))
+    if pa.types.is_large_list(kind):
+        return field.with_type(pa.large_list(_stored(kind.value_field)))
+    return field
+
+
 def sources_by_id(schema: pa.Schema) -> dict[int, pa.Field]:
     """Return the columns by their number.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from lancekeep.entrypoints.cli.command import QUIET
 
 _PAUSE = 0.05
 """The seconds between two updates of a progress bar, which take longer than a small step."""
+_WIDEST = 10_000
+"""The columns of an output that is no terminal."""
 _STYLES = {"passed": "green", "failed": "bold red", "unsupported": "yellow"}
 
 
@@ -49,7 +52,10 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table to stdout with whole cells, and colour words for results."""
+    """Print a table to stdout with whole cells, and colour words for results.
+
+    A terminal folds cells at its width; elsewhere, a row is a line.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -57,7 +63,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     table = Table(*columns, title=Text(title), title_justify="left", min_width=72)
     for row in rows:
         table.add_row(*(Text(cell, _STYLES.get(cell, ""), overflow="fold") for cell in row))
-    Console().print(table)
+    has_width = Console().is_terminal or "COLUMNS" in os.environ
+    Console(width=None if has_width else _WIDEST).print(table)
 
 
 def message(text: str) -> None:
