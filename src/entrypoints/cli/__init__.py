@@ -99,7 +99,7 @@ SECTIONS = {
         Entry("audit", "audit", "Show who asked a server for what, and what it decided."),
         Entry("events", "events", "Show the changes of a catalog and the commits of its tables, in order."),
         Entry("keys", "keys", "Create, list, rotate and revoke the API keys of a server.", WHOLE),
-        Entry("policy", "policy", "Explain what a policy decides."),
+        Entry("policy", "policy", "Explain what a policy decides, and change its grants."),
         Entry("quotas", "quotas", "Show how much of the quotas of a policy is used."),
         Entry("serve", "serve", "Serve a catalog by the REST protocol of Lance namespaces."),
         Entry(
