@@ -31,7 +31,7 @@ from lancekeep.application.rows import appends as application_appends
 from lancekeep.application.rows.versions import Versions
 from lancekeep.application.rows.waiting_appends import Append
 from lancekeep.domain.appends import PATIENCE, Pace, Turn
-from lancekeep.domain.errors import InvalidInput, StoreUnavailable
+from lancekeep.domain.errors import CommitRefused, InvalidInput, StoreUnavailable
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.table import WAITING_DIRECTORY, Table
 from lancekeep.format.append import Appendable
@@ -259,6 +259,36 @@ def test_a_table_that_was_recreated_gets_the_rows_of_later_appends_only(site: Si
     other.drop_table(name)
     with pytest.raises(lancekeep.NotFound):
         site.catalog.write(name, row(3, 3), "append")
+
+
+def test_an_append_to_a_table_that_is_recreated_with_more_versions_keeps_its_rows(site: Site) -> None:
+    """The drop removes the data file that the append has written; the new table has the next version already."""
+    site.catalog.write("t", row(0, 0))
+    site.catalog.write("t", row(1, 0), "append")
+    commits, other = directory_of(site.catalog).versions.commits, site.open()
+    pending = [1]
+
+    def decide(name: str, _: int) -> None:
+        if pending and name in ("put", "put_if_absent") and len(data_files(other, "t")) == 3:  # its file is written
+            pending.clear()
+            other.drop_table("t")
+            other.write("t", row(0, 0))
+            for number in range(4):
+                other.write("t", row(9, number), "append")
+
+    commits.objects = Faulty(commits.objects, decide)
+    with suppress(CommitRefused):
+        site.catalog.write("t", row(2, 0), "append")
+    assert not pending
+    wanted = [(0, 0), *[(9, number) for number in range(4)]]
+    assert rows_of(other, "t", site.options) in (Counter(wanted), Counter([*wanted, (2, 0)]))
+
+
+def data_files(catalog: lancekeep.Catalog, name: str) -> list[str]:
+    """Return the data files of a table."""
+    versions = directory_of(catalog).versions
+    root = versions.dataset_root(versions.find_table(ObjectId.of(name)))
+    return [info.key for info in versions.commits.objects.list(f"{root.key}/data/")]
 
 
 def test_an_idle_writer_does_not_fill_a_gap_that_clean_up_left(site: Site) -> None:

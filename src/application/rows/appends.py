@@ -48,6 +48,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.recorded_keys import Effect, Group, Recorded, SharedKey
+from lancekeep.domain.table import v1_table
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.ports.committers import Received
 from lancekeep.ports.data_files import Rows
@@ -296,7 +297,7 @@ class Appends(Committer[Line, Append]):
                 left: Sequence[Append] = [append for append in group if not append.is_dropped]
                 if keys is not None and keys.is_behind(*_place(base)):
                     left = self._unrecorded(keys, left, base)
-                if len(left) < len(group) or not base.has_layout_of(written_for):
+                if len(left) < len(group) or not self._may_follow(files, base, written_for):
                     self._discard(files)
                     group, written_for = left, base
                     appends, files = self._write(base, group, keys)
@@ -434,6 +435,15 @@ class Appends(Committer[Line, Append]):
             put(files.data_key, files.content)
         recorded()
         return appends, files
+
+    def _may_follow(self, files: _Files | None, base: Predecessor, written_for: Predecessor) -> bool:
+        """Return whether files that were written to follow a version can follow another version."""
+        if files is None or base.version.transaction == written_for.version.transaction:
+            return True
+        if not base.has_layout_of(written_for):
+            return False
+        # The table may have been dropped, with the files, and created again in the directory.
+        return v1_table(base.table.location) is None or self._predecessors.has(files.data_key)
 
     def _rebased(self, files: _Files, base: Predecessor, keys: TableKeys | None) -> _Files:
         """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two.

@@ -53,6 +53,11 @@ class Predecessors:
         commits = self._versions.commits
         commits.retry.call(partial(commits.objects.put, key, content))
 
+    def has(self, key: str) -> bool:
+        """Return whether a file exists."""
+        commits = self._versions.commits
+        return commits.retry.call(partial(commits.objects.head, key)) is not None
+
     def delete(self, key: str) -> None:
         """Remove a file that no version names."""
         with suppress(LancekeepError):  # an orphan, which clean-up removes
