@@ -586,8 +586,9 @@ def test_a_writer_of_another_process_that_has_lost_gets_a_turn(
 
 
 @pytest.mark.parametrize("commit_store", ["conditional-put://", "sqlite"])
+@pytest.mark.parametrize(("act", "losses"), [("append", PATIENCE), ("compact", 5)])
 def test_a_committer_of_another_process_that_always_loses_gets_one_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_store: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_store: str, act: str, losses: int
 ) -> None:
     fast, slow = two_catalogs(tmp_path, commit_store)
     appends, now = directory_of(fast).writes._appends, [0.0]
@@ -611,7 +612,7 @@ def test_a_committer_of_another_process_that_always_loses_gets_one_turn(
 
     def commit_late(*arguments: Any, **more: Any) -> Any:
         attempts.append(1)
-        if len(attempts) <= PATIENCE:
+        if len(attempts) <= losses:
             fast.write("t", row(1, next(number)), "append")
         else:
             while not any(waiting.glob("*")):  # the note of the loss is written in the background
@@ -619,14 +620,18 @@ def test_a_committer_of_another_process_that_always_loses_gets_one_turn(
         return commit(*arguments, **more)
 
     monkeypatch.setattr(versions, "commit_built", commit_late)
-    slow.write("t", row(2, 0), "append")
-    assert len(attempts) == PATIENCE + 1
+    if act == "append":
+        slow.write("t", row(2, 0), "append")
+    else:
+        slow.upkeep.compact("t")
+    assert len(attempts) == losses + 1
     monkeypatch.setattr(directory_of(fast).commits.retry, "sleep", look_later)
     append_busily()
     assert looks == [0.2] * 3, "the committer waits until the other process has committed, once"
     [line] = appends._lines._lines.values()
     assert line.pace.met == float("-inf"), "the loser needs no pauses"
-    assert rows_of(fast, "t") == Counter([(0, 0), (2, 0), (3, 0), *((1, at) for at in range(next(number)))])
+    expected = [(2, 0)] if act == "append" else []
+    assert rows_of(fast, "t") == Counter([(0, 0), *expected, (3, 0), *((1, at) for at in range(next(number)))])
 
 
 def append_until_killed(root: str, commit_store: str, writer: int, ledger: str) -> None:

@@ -144,8 +144,14 @@ class Lines:
             with self.lock:
                 line.others -= 1
 
-    def note_other(self, table: ObjectId, *, won: bool) -> None:
-        """Note that another writer of this process has won or lost a commit."""
+    def note_other(self, table: ObjectId, *, won: bool, for_one_turn: bool = False) -> None:
+        """Note that another writer of this process has won or lost a commit.
+
+        Args:
+            table: The table.
+            won: Whether it has won.
+            for_one_turn: Whether it rebases its commit in memory, so it needs no pauses of committers.
+        """
         with self.lock:
             line = self._lines.get(table)
             if line is not None:
@@ -153,4 +159,4 @@ class Lines:
         if line is not None and won:
             line.won.set()
         if not won:  # perhaps to another process
-            self._waiting.add(table)
+            self._waiting.add(table, for_one_turn=for_one_turn)

@@ -173,7 +173,7 @@ class TableTransactions:
                 return attrs.evolve(made, transaction=following.transaction)
             if attempt == _MODEST:
                 # A committer of appends gives way until the next attempt.
-                self._versions.lines.note_other(object_id, won=False)
+                self._versions.lines.note_other(object_id, won=False, for_one_turn=True)
             if not found:
                 found = known.of_winner(latest, outcome.winner)
             if 0 < len(found) < READ_AHEAD:

@@ -51,7 +51,7 @@ class WaitingWriters:
 
         Args:
             table: The table.
-            for_one_turn: The loser is a committer of appends, which needs no pauses to commit.
+            for_one_turn: The loser rebases its commit in memory, and needs no pauses to commit.
         """
         now = self._clock()
         with self._lock:
