@@ -87,7 +87,7 @@ def locked(path: Path, what: str) -> Iterator[Path]:
     lock = target.with_name(f".{target.name}.lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        _keep_owner(descriptor, target if target.exists() else target.parent, mode=0o600)
+        _keep_owner(descriptor, target if target.exists() else target.parent, mode=False)
     except OSError as error:
         raise _unchangeable(error, what, path) from error
     with os.fdopen(descriptor, "rb") as file:
@@ -110,16 +110,17 @@ def _is_locked(descriptor: int) -> bool:
     return True
 
 
-def replace_file(target: Path, content: bytes, what: str, path: Path) -> None:
+def replace_file(target: Path, content: bytes, what: str, path: Path, *, private: bool = True) -> None:
     """Replace a file as a whole, and sync it.
 
-    The file keeps its mode, and its owner if this process may give it away.
+    The file keeps its owner if this process may give it away, and its mode.
 
     Args:
         target: The file, as `locked` yields it. A new file is readable by its owner alone.
         content: The content.
         what: What an error calls the file.
         path: The path that an error names.
+        private: Whether a file with a new owner is readable by this owner alone.
 
     Raises:
         Unsupported: This process may not change the file.
@@ -132,7 +133,7 @@ def replace_file(target: Path, content: bytes, what: str, path: Path) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 if target.exists():
-                    _keep_owner(file.fileno(), target)
+                    _keep_owner(file.fileno(), target, private=private)
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -150,7 +151,7 @@ def replace_file(target: Path, content: bytes, what: str, path: Path) -> None:
             os.close(directory)
 
 
-def _keep_owner(descriptor: int, target: Path, mode: int | None = None) -> None:
+def _keep_owner(descriptor: int, target: Path, *, mode: bool = True, private: bool = True) -> None:
     """Give a file the owner of another file, if this process may, and its mode.
 
     A command of root must not take the file from the server that reads it.
@@ -160,7 +161,7 @@ def _keep_owner(descriptor: int, target: Path, mode: int | None = None) -> None:
         with suppress(PermissionError):  # the owner is then this process, which can read the file
             os.fchown(descriptor, old.st_uid, old.st_gid)
             new = os.fstat(descriptor)
-    if mode is None and (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid):
+    if mode and (not private or (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid)):
         os.fchmod(descriptor, old.st_mode & 0o777)
 
 

@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,11 +25,13 @@ import httpx
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from joserfc import jwk, jwt
 from rest_server import running
 
 import lancekeep
 from lancekeep import local_files
 from lancekeep.adapters.authentication.api_keys import KeyFile
+from lancekeep.adapters.authorization.policy_edits import PolicyEdits
 from lancekeep.adapters.authorization.policy_file import read_policy
 from lancekeep.adapters.rest.administration import RESPONSES
 from lancekeep.adapters.rest.routes import ADMINISTRATION, GET, Route
@@ -143,14 +147,14 @@ class Site:
 
 
 @contextmanager
-def served(folder: Path, policy: str | None = FILE, **options: Any) -> Iterator[Site]:
+def served(folder: Path, policy: str | None = FILE, *, has_keys: bool = True, **options: Any) -> Iterator[Site]:
     file = KeyFile(folder / "keys.json")
     keys = {name: file.create(name)[1] for name in ("root", "lead", "reader", "almost", "stranger")}
     keys["member"] = file.create("member", ["admins"])[1]
     if policy is not None:
         (folder / "policy.toml").write_text(policy)
         options["policy"] = str(folder / "policy.toml")
-    settings = ServerSettings(log_level="error", keys=str(file.path), **options)
+    settings = ServerSettings(log_level="error", keys=str(file.path) if has_keys else "", **options)
     audit = AuditLog(folder / "audit.jsonl")
     with lancekeep.connect(
         str(folder / "lake"), commit_store="conditional-put://", storage_options={"fsync": "false"}
@@ -246,7 +250,7 @@ def test_no_secret_and_no_hash_is_in_another_answer_or_in_the_audit_log(site: Si
         assert whole.split("_", 2)[2] not in seen
 
 
-def test_a_change_of_keys_has_a_line_that_says_who_changed_what(site: Site) -> None:
+def test_a_change_of_keys_has_a_line_that_says_who_changed_what(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     made = site.ask(f"{KEYS}/create", {"name": "ann", "groups": ["a", "b"]}).json()
     site.ask(f"{KEYS}/{made['id']}/revoke", {})
     site.ask(f"{KEYS}/create", {"name": "eve"}, "lead")
@@ -257,6 +261,9 @@ def test_a_change_of_keys_has_a_line_that_says_who_changed_what(site: Site) -> N
     assert (created["operation"], created["decision"], created["status"]) == ("CreateKey", "allowed", 201)
     assert (refused["principal"], refused["decision"], refused["status"]) == ("key:lead", "refused", 403)
     assert "changed" not in refused
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = run("audit", site.folder / "audit.jsonl", "--decision", "allowed").output
+    assert f"revoked key {made['id']} of key:ann in a, b" in shown
 
 
 @pytest.mark.parametrize(
@@ -517,6 +524,35 @@ def test_grants_that_are_written_otherwise_are_not_cut(site: Site, text: str) ->
     assert site.policy.read_text() == text
 
 
+def test_the_commands_change_the_same_files(tmp_path: Path) -> None:
+    policy, file = tmp_path / "policy.toml", tmp_path / "keys.json"
+    restricted = ["--right", "read", "--principal", "jwt:a", "--group", "g", "--column", "id", "--rows", "id = 1"]
+    for arguments in (["--role", "admin", "--principal", "key:root"], ["hr.t", *restricted]):
+        assert run("policy", "add", policy, *arguments).exit_code == 0, arguments
+    first, second = read_policy(policy).grants
+    assert (first.role, str(second.subtree)) == ("admin", "hr.t")
+    assert (second.principals, second.groups) == (frozenset({"jwt:a"}), frozenset({"g"}))
+    assert second.restriction is not None
+    assert second.restriction.kinds == ("columns", "rows")
+    assert "grant 2: read on hr.t for jwt:a, group g within" in run("policy", "show", policy).output
+    before = policy.read_text()
+    for wrong in (["--role", "owner", "--group", "g"], ["--role", "read"], ["--right", "CreateKey", "--group", "g"]):
+        assert run("policy", "add", policy, *wrong).exit_code != 0
+    assert run("policy", "remove", policy, 3).exit_code != 0
+    assert policy.read_text() == before
+    removed = run("policy", "remove", policy, 2)
+    assert (removed.exit_code, 'rows = "id = 1"' in removed.output) == (0, True), removed.output
+    assert len(read_policy(policy).grants) == 1
+
+    key, _ = KeyFile(file).create("ann")
+    shown = json.loads(run("keys", "expire", key.id, "--in", "2h", "--file", file, "--json").stdout)
+    end = KeyFile(file).keys()[key.id].expires
+    assert end is not None
+    assert end.isoformat(timespec="seconds") == shown["expires"]
+    assert timedelta(hours=1) < end - datetime.now(UTC) <= timedelta(hours=2)
+    assert run("keys", "expire", "ffffffffffff", "--in", "2h", "--file", file).exit_code != 0
+
+
 # -- other callers ----------------------------------------------------------------------------------------------------
 
 
@@ -549,6 +585,30 @@ def test_without_a_policy_no_caller_gives_rights(tmp_path: Path) -> None:
             answer = site.ask_for(route, if_match="*")
             assert (answer.status_code, "no administrators" in answer.text) == (403, True), route.operation
         assert site.file.path.read_text() == before
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_an_administrator_with_a_token_manages_what_the_server_has(tmp_path: Path, has_keys: bool) -> None:
+    signer = jwk.generate_key("EC", "P-256", {"kid": "one", "use": "sig"})
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [signer.as_dict(private=False)]}))
+    tokens = {"jwks": str(tmp_path / "jwks.json"), "issuer": "i", "audience": "a", "groups_claim": "groups"}
+    claims = {"iss": "i", "aud": "a", "sub": "boss", "exp": int(time.time()) + 600, "groups": ["admins"]}
+    bearer = {"authorization": f"Bearer {jwt.encode({'alg': 'ES256', 'kid': 'one'}, claims, signer, ['ES256'])}"}
+    with served(tmp_path, has_keys=has_keys, tokens=tokens) as site, httpx.Client(headers=bearer) as client:
+        answer = client.get(site.uri + KEYS)
+        assert answer.status_code == (200 if has_keys else 501), answer.text
+        if has_keys:
+            for name in site.keys:
+                assert client.post(f"{site.uri}{KEYS}/{site.id_of(name)}/revoke").status_code == 200
+            assert client.get(site.uri + KEYS).json() == {"keys": []}
+            site.file.path.unlink()
+            assert client.get(site.uri + KEYS).json() == {"keys": []}
+            assert client.post(site.uri + KEYS + "/create", json={"name": "ann"}).status_code == 201
+        answer = client.post(f"{site.uri}{POLICY}/grants/remove", json={"grant": 5}, headers={"if-match": "*"})
+        assert (answer.status_code, "from jwt:boss" in answer.text) == (400, True)
+        answer = client.post(f"{site.uri}{POLICY}/grants/remove", json={"grant": 1}, headers={"if-match": "*"})
+        assert answer.status_code == 200
+        assert [each["principal"] for each in site.audited()] == ["jwt:boss"] * len(site.audited())
 
 
 def test_without_authentication_there_is_no_administration(tmp_path: Path) -> None:
@@ -714,6 +774,34 @@ def test_a_change_does_not_follow_its_answer_504(site: Site) -> None:
     assert site.state() == before
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lancekeep.adapters.authentication.api_keys import KeyFile
+real = os.replace
+def replace(*paths):
+    if sys.argv[2] == "after":
+        real(*paths)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace
+KeyFile(Path(sys.argv[1])).create("ann")
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_change_that_is_killed_happened_or_did_not(site: Site, moment: str) -> None:
+    """The key that no caller has seen is in the list, and an administrator revokes it."""
+    line = [sys.executable, "-c", KILLED, str(site.file.path), moment]
+    assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
+    listed = site.ask(KEYS).json()["keys"]
+    new = [each["id"] for each in listed if each["principal"] == "key:ann"]
+    assert len(new) == (moment == "after")
+    assert len(listed) == len(site.keys) + len(new)
+    for key in new:
+        assert site.ask(f"{KEYS}/{key}/revoke", {}).status_code == 200
+    assert site.ask(f"{KEYS}/create", {"name": "ann"}).status_code == 201
+
+
 def test_a_change_after_a_killed_one_removes_what_it_left(site: Site) -> None:
     for path in (site.file.path, site.policy):
         path.with_name(f".{path.name}.new").write_text("half")
@@ -738,6 +826,36 @@ def test_a_file_keeps_its_mode_and_a_link_to_it(site: Site) -> None:
     assert site.reads(key) == 200
     assert all(path.is_symlink() for path in (site.file.path, site.policy))
     assert [(apart / name).stat().st_mode & 0o777 for name in ("keys.json", "policy.toml")] == [0o600, 0o640]
+
+
+def test_a_file_that_the_server_may_not_give_back_stays_readable_to_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files belong to another user: the key file becomes private, and the policy keeps its mode."""
+    file, policy = tmp_path / "keys.json", tmp_path / "policy.toml"
+    KeyFile(file).create("ada")
+    policy.write_text(FILE)
+    for path, mode in ((file, 0o640), (policy, 0o644)):
+        path.chmod(mode)
+    real = os.stat
+
+    def of_another(path: Any, **named: Any) -> os.stat_result:
+        found = real(path, **named)
+        owned = path in (file, policy)
+        return os.stat_result((*found[:4], 12345 if owned else found[4], *found[5:])) if owned else found
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "stat", of_another)
+    monkeypatch.setattr(os, "fchown", refuse)
+    if os.geteuid() == 0:  # a group may read a file of root, which is a mounted secret
+        KeyFile(file).create("bob")
+    PolicyEdits(policy).remove(2)
+    monkeypatch.undo()
+    if os.geteuid() == 0:
+        assert (file.stat().st_mode & 0o777, len(KeyFile(file).keys())) == (0o600, 2)
+    assert policy.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which may give files away")

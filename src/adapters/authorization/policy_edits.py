@@ -153,7 +153,7 @@ class PolicyEdits:
                 "nothing was changed. Replace the whole policy"
             )
         permit.left(intended)
-        replace_file(target, content, _WHAT, self.path)
+        replace_file(target, content, _WHAT, self.path, private=False)
         return intended
 
 

@@ -120,5 +120,5 @@ def _cell(line: dict[str, Any], column: str) -> str:
     if column == "object":
         return "" if value is None else plain(str(ObjectId(tuple(value))))
     if column == "reason" and value is None:
-        return str(line.get("file", ""))
+        return plain(str(line.get("changed") or line.get("file", "")))
     return "" if value is None else plain(str(value))
