@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from lancekeep.entrypoints.namespace.rest import RestNamespace
     from lancekeep.entrypoints.verification import Problem, Verification, VerifiedTable, verify
     from lancekeep.format.tags import Tag
-    from lancekeep.homes import copy_catalog
+    from lancekeep.homes import backup, copy_catalog
     from lancekeep.ports.rows import MergeCounts, MergeRule, Query, RowStats, VectorSearch
     from lancekeep.ports.table_engine import VersionDetails, WritePlan
     from lancekeep.ports.table_structure import Branch, ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
@@ -117,6 +117,7 @@ __all__ = [
     "AllCommitted",
     "AlreadyExists",
     "At",
+    "BackupReport",
     "Branch",
     "BranchAlreadyExists",
     "BranchNotFound",
@@ -254,6 +255,7 @@ __all__ = [
     "Views",
     "WritePlan",
     "WrittenPartition",
+    "backup",
     "certify",
     "connect",
     "copy_catalog",
@@ -266,6 +268,7 @@ __all__ = [
 _HOMES = {
     "lancekeep.application.catalog": "Catalog",
     "lancekeep.application.certification": "Certificate Check Result",
+    "lancekeep.application.upkeep.backup": "BackupReport",
     "lancekeep.application.upkeep.catalog_copy": "CatalogCopy Obstacle",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
     "lancekeep.application.upkeep.held_commits": "DirectCommit DirectCommitsReport",
@@ -291,7 +294,7 @@ _HOMES = {
     "lancekeep.application.upkeep.maintenance": "MaintenanceAction",
     "lancekeep.application.upkeep.manifest_names": "RenamedManifests",
     "lancekeep.composition": "certify connect",
-    "lancekeep.homes": "copy_catalog",
+    "lancekeep.homes": "backup copy_catalog",
     "lancekeep.domain.transaction": "AllCommitted",
     "lancekeep.application.rows.table_data": "TableData",
     "lancekeep.application.rows.table_scan": "TableScan",

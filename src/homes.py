@@ -1,9 +1,9 @@
-"""Move catalogs between homes: the manifest stores that hold their entries."""
+"""Move catalogs between homes, which hold their entries, and back them up."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,20 +22,27 @@ from lancekeep.adapters.manifest_stores.claimed import (
 )
 from lancekeep.adapters.manifest_stores.directory_listing import DirectoryListing
 from lancekeep.adapters.object_stores import open_object_store, uri_for_lance
+from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.adapters.rest.home import ServedHome
 from lancekeep.adapters.rest.server import RestServer
 from lancekeep.adapters.rest.settings import RestSettings
 from lancekeep.application.catalog import directory_of
+from lancekeep.application.entries.outside import OutsideDirectory
+from lancekeep.application.retry import Retry
 from lancekeep.composition import assembled, in_directory, manifest_table, objects_of, outside
 from lancekeep.config import REMEMBERED, ConnectionConfig, given, public_url
 from lancekeep.config_settings import MODES, V1, V2
 from lancekeep.domain.catalog import CatalogView
+from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY
+from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from lancekeep.application.certification import Progress
+    from lancekeep.application.upkeep.backup import BackupReport
     from lancekeep.application.upkeep.copy_report import CatalogCopy
 
 _CHANCE = random.SystemRandom()
@@ -193,6 +200,88 @@ def copy_catalog(
         return copy.run(rows, writers_stopped=writers_stopped, dry_run=dry_run, progress=progress)
 
 
+def backup(
+    source: str,
+    target: str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    target_storage_options: Mapping[str, str] | None = None,
+    progress: Progress = lambda done, total, name: None,
+) -> BackupReport:
+    """Copy a catalog to another place while its readers and writers continue.
+
+    Everything below the root is copied.
+
+    The copy is a catalog of its own: each of its tables has the latest version that it had when the call began, or a
+    later one, with every file of this version. If the target is an earlier backup of the same root, it becomes the
+    present backup: files that never change are copied once, and files that the catalog has no longer are removed.
+
+    Entries and version rows that are in a database are not below the root: back the database up before this call.
+    Files outside of the root, to which `Upkeep.move_fragments` moves them, are not copied.
+
+    If the backup is interrupted, the target is no backup until the same call has completed it.
+
+    Args:
+        source: The root of the catalog, a path or a URI; also a backup, to restore it into an empty place.
+        target: An empty place, or an earlier backup of the same root.
+        storage_options: The options of the storage of the source; without ``target_storage_options`` also of the
+            target.
+        target_storage_options: The options of the storage of the target.
+        progress: Called before each step.
+
+    Returns:
+        What was copied, and which tables were dropped, moved or cleaned up in each attempt.
+
+    Raises:
+        InvalidInput: One place is below the other.
+        NotFound: The source holds no table.
+        Refused: The target holds something else than a backup of the source, or was written to since; or the source is
+            an unfinished backup. Nothing was changed.
+    """
+    from lancekeep.application.upkeep.backup import Backup
+
+    config = ConnectionConfig.resolve(given(root=source, storage_options=storage_options))
+    options = config.storage_options
+    others = options if target_storage_options is None else target_storage_options
+    left, right = (_place(*place) for place in ((config.require_root(), options), (target, others)))
+    one, other = (f"{place.objects.root_uri}{place.key}".rstrip("/") + "/" for place in (left, right))
+    if options == others and (one.startswith(other) or other.startswith(one)):
+        raise InvalidInput(f"{right.uri} is not outside of {left.uri}. Choose another place for the backup")
+    duplicate = _duplicate(left.objects, right.objects, options == others)
+
+    def locations(place: OutsideDirectory) -> list[str]:
+        view = manifest_table(place.objects, place.key).view()
+        kept = [dropped.table.location for dropped in dropped_tables(view, ObjectId())]
+        return kept + [entry.location for entry in view.all_of(TABLE) if entry.location is not None]
+
+    try:
+        return Backup(left, right, Retry(), duplicate=duplicate, locations=locations, progress=progress).run()
+    finally:
+        left.objects.close()
+        right.objects.close()
+
+
+def _place(root: str, options: Mapping[str, str]) -> OutsideDirectory:
+    objects, key = open_object_store(root, options)
+    return OutsideDirectory(objects, key, uri_for_lance(objects, key))
+
+
+def _duplicate(source: ObjectStore, target: ObjectStore, is_one_server: bool) -> Callable[[str, str], None] | None:
+    """Return the function by which the storage copies a file from one place to another; None if it cannot."""
+    if isinstance(source, LocalObjectStore) and isinstance(target, LocalObjectStore):
+        return target.duplicate
+    if not is_one_server:
+        return None
+    if source.root_uri == target.root_uri:
+        return target.copy
+    if source.root_uri.startswith("s3://"):
+        from lancekeep.adapters.object_stores.s3 import S3ObjectStore
+
+        if isinstance(target, S3ObjectStore):
+            return partial(target.duplicate, source.root_uri.removeprefix("s3://").rstrip("/"))
+    return None
+
+
 def adopt_root(
     config: ConnectionConfig, *, original: bool, force: bool = False, dry_run: bool = False
 ) -> Adoption | None:
@@ -217,6 +306,26 @@ def adopt_root(
         return None
     with closing(store):
         return adopt(store, objects, root_key, properties_at, original=original, force=force, dry_run=dry_run)
+
+
+def adopt_with_store(config: ConnectionConfig, *, original: bool, dry_run: bool = False) -> str | None:
+    """Adopt the identity of a copied or moved catalog, with another commit store.
+
+    The catalog gets the commit store of the configuration. The commit store of the original is not asked, so it may be
+    gone. See `Upkeep.adopt_identity`.
+
+    Returns:
+        The former commit store; None if the catalog remembers none, or already this one. Then nothing was changed.
+
+    Raises:
+        CommitStoreMismatch: The catalog was not copied, and another commit store manages its versions.
+    """
+    objects, root_key = objects_of(config)
+    with assembled(config, objects, root_key, None) as catalog:
+        former = directory_of(catalog).ledger.take_store(dry_run=True)
+        if former is not None and not dry_run:
+            catalog.upkeep.adopt_identity(original=original)
+        return former
 
 
 def _is_server(place: str) -> bool:

@@ -91,13 +91,14 @@ def emptied(content: bytes, name: str) -> bytes:
     return ManifestFile(file.manifest, None, file.dictionaries).serialize_with(None)
 
 
-def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> bytes:
+def at_other_place(content: bytes, name: str, moved: Callable[[str], str], *, lift: bool = True) -> bytes:
     """Return the manifest of the same version of a table that was copied.
 
     Args:
         content: the manifest file.
         name: the file, for messages.
         moved: returns the new spelling of a base path.
+        lift: whether the fence of the old place does not hold at the new one.
 
     Raises:
         Damaged: the content is not a manifest.
@@ -105,7 +106,7 @@ def at_other_place(content: bytes, name: str, moved: Callable[[str], str]) -> by
     file = ManifestFile.parse(content, name)
     manifest = file.manifest
     paths = [moved(base.path) for base in manifest.base_paths]
-    fenced = manifest.writer_feature_flags & FENCE
+    fenced = lift and manifest.writer_feature_flags & FENCE
     if not fenced and all(base.path == path for base, path in zip(manifest.base_paths, paths, strict=True)):
         return content
     for base, path in zip(manifest.base_paths, paths, strict=True):

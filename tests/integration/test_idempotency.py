@@ -21,12 +21,12 @@ import lancekeep
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.commits.keyed_requests import current_request, performing
 from lancekeep.application.rows.idempotency import Answer, Attempt
-from lancekeep.application.rows.recorded_keys import REQUESTS
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import InvalidInput, StoreUnavailable
 from lancekeep.domain.idempotency import PROPERTY, RequestKey, Superseded
 from lancekeep.domain.naming import NamingScheme
+from lancekeep.domain.table import REQUESTS_DIRECTORY
 from lancekeep.domain.transaction import AllCommitted
 
 ROWS = pa.table({"id": [1, 2]})
@@ -367,7 +367,7 @@ def test_clean_up_removes_old_requests_and_their_records(connect: Callable[[], C
 def test_clean_up_keeps_a_request_whose_last_entry_is_recent(connect: Callable[[], Catalog], tmp_path: Path) -> None:
     """Ages are counted from the latest entry, so later times of entries make the others older."""
     catalog, key, now = connect(), new_key(), time.time()
-    requests = tmp_path / "lake" / "__manifest" / REQUESTS
+    requests = tmp_path / "lake" / "__manifest" / REQUESTS_DIRECTORY
 
     def days_later(entry: Path, days: int) -> None:
         os.utime(entry, (now + days * 86400,) * 2)

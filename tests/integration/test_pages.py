@@ -57,6 +57,7 @@ from lancekeep.format.table_version import TableVersion
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 ELSEWHERE = {
+    "backups.md": "integration/test_backups.py",
     "lsm.md": "integration/test_lsm.py",
     "jobs.md": "integration/test_spark_pages.py",
     "spark-deploy.md": "integration/test_spark_pages.py",

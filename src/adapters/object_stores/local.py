@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -191,6 +192,28 @@ class LocalObjectStore:
             os.rename(temporary, path)
         finally:
             _remove(temporary)  # it still exists if both names already were one file: then rename does nothing
+        self._sync_directory_of(path)
+
+    @_boundary
+    def duplicate(self, source: str, target: str) -> None:
+        """Copy the bytes of a file, also to another file system.
+
+        The target shares nothing with the source.
+
+        Raises:
+            ObjectNotFound: ``source`` does not exist.
+        """
+        path = _path(target)
+        temporary = _temporary(path)
+        os.close(self._in_directory(path, lambda: _new_file(temporary)))
+        try:
+            shutil.copyfile(_path(source), temporary)
+            self._sync_file(temporary)
+            os.rename(temporary, path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectNotFound(f"/{source}: no such file") from error
+        finally:
+            _remove(temporary)
         self._sync_directory_of(path)
 
     @_boundary

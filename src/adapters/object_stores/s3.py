@@ -291,6 +291,17 @@ class S3ObjectStore:
             except KeyError:  # some servers do not return the ETag of a copied part
                 self._write(target, self._client.get_object(Bucket=self._bucket, Key=source)["Body"].read(), {})
 
+    def duplicate(self, bucket: str, source: str, target: str) -> None:
+        """Copy an object of another bucket of the same server, which copies the bytes.
+
+        Raises:
+            ObjectNotFound: ``source`` does not exist.
+        """
+        check_key(source)
+        check_key(target)
+        with self._boundary(source):
+            self._client.copy({"Bucket": bucket, "Key": source}, self._bucket, target)
+
     def prune(self, directory: str) -> None:
         """Do nothing: directories do not exist."""
 

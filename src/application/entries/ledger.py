@@ -467,6 +467,37 @@ class Ledger:
         self.apply(lambda _: ([SetProperties({IDENTITY_PROPERTY: adopted.text()})], None))
         return adopted
 
+    def take_store(self, *, dry_run: bool = False) -> str | None:
+        """Let a copied or moved catalog commit through the commit store of this object.
+
+        No process commits to this root through the commit store of the former root, and versions are in the storage.
+
+        Args:
+            dry_run: Change nothing.
+
+        Returns:
+            The former commit store; None if the catalog remembers none, or already the one of this object.
+
+        Raises:
+            CommitStoreMismatch: The catalog was not copied, and another commit store manages its versions.
+            Unsupported: A table holds direct commits, and the commit store cannot tell them from its own.
+        """
+
+        def decide(view: CatalogView) -> tuple[Sequence[Change], str | None]:
+            require_home(view.properties, self.root_uri)
+            remembered = view.properties.get(COMMIT_STORE_PROPERTY)
+            if remembered in (None, self.own_store):
+                return [], None
+            identity = identity_in(view.properties)
+            if identity is None or identity.root == self.root_uri:
+                self.require_store(remembered)
+            if holds(view.properties) or any(holds(entry.properties) for entry in view.all_of(TABLE)):
+                self.require_holding(self.commits.rows)
+            change = SetProperties({COMMIT_STORE_PROPERTY: self.own_store, MOVING_PROPERTY: None})
+            return [] if dry_run else [change], remembered
+
+        return self.manifest.apply(decide)[1]
+
     def _proposed(self) -> Identity:
         return Identity(self.new_id(), self.root_uri)
 

@@ -47,11 +47,8 @@ from lancekeep.domain.recorded_keys import (
     object_name,
     to_merge,
 )
-from lancekeep.domain.table import MANIFEST_DIRECTORY
+from lancekeep.domain.table import MANIFEST_DIRECTORY, REQUESTS_DIRECTORY
 from lancekeep.format.manifest import message_at, transaction_name
-
-REQUESTS = "_requests"
-"""The directory of keyed requests, in the directory of the manifest table."""
 
 MOST_LOGS = 20_000
 """The number of logs of single requests up to which their names are read once instead of one by one."""
@@ -77,7 +74,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def requests_directory(places: Places) -> str:
     """Return the directory of keyed requests, with a trailing slash."""
-    return f"{places.prefix}{MANIFEST_DIRECTORY}/{REQUESTS}/"
+    return f"{places.prefix}{MANIFEST_DIRECTORY}/{REQUESTS_DIRECTORY}/"
 
 
 def holds_keys(directory: str) -> bool:

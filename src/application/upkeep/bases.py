@@ -125,10 +125,12 @@ class Bases:
     def adopt_identity(self, *, original: bool, properties_at: PropertiesAt) -> Identity:
         """Record this root in the identity; see `Upkeep.adopt_identity`."""
         if not original:
+            self.ledger.take_store()
             return self.ledger.adopt_identity(None)
-        before = self.ledger.identity()
+        before = identity_in(self.ledger.fresh().properties)
         if before is not None and before.root != self.places.root_uri:
             _require_gone(before, properties_at)
+        self.ledger.take_store()
         adopted = self.ledger.adopt_identity(None if before is None else before.id)
         former = Identity("", adopted.root if before is None else before.root)
         for directory, marker in self._marked():

@@ -75,6 +75,7 @@ SECTIONS = {
         Entry("tag", "references", "List, create, move and delete the tags of a table.", WHOLE),
     ),
     "Upkeep": (
+        Entry("backup", "backup", "Copy a catalog to another place while its writers continue.", AGAIN),
         Entry("cleanup", "cleanup", "Remove old versions of tables and the files that only they need.", AGAIN),
         Entry("compact", "compact", "Merge small fragments of tables and remove deleted rows.", AGAIN),
         Entry("cost", "cost", "Show the bytes of tables, what needs them, and what frees them."),

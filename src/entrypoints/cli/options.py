@@ -25,6 +25,7 @@ from lancekeep.entrypoints.cli.output import FORM, FORMS
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
     from lancekeep.application.certification import Certificate
+    from lancekeep.application.upkeep.backup import BackupReport
     from lancekeep.application.upkeep.copy_report import CatalogCopy
     from lancekeep.entrypoints.hashing import Recording
     from lancekeep.entrypoints.lost_rows import LostRows
@@ -39,6 +40,9 @@ class PublicFunctions(Protocol):
 
     @property
     def connect(self) -> Callable[..., Catalog]: ...
+
+    @property
+    def backup(self) -> Callable[..., BackupReport]: ...
 
     @property
     def copy_catalog(self) -> Callable[..., CatalogCopy]: ...

@@ -1,0 +1,487 @@
+"""Copy a catalog to another place while its writers continue (ADR 203)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+
+import attrs
+
+from lancekeep.application.concurrency import at_once
+from lancekeep.application.entries.outside import OutsideDirectory
+from lancekeep.application.retry import Retry
+from lancekeep.application.rows.digests import Digests
+from lancekeep.domain.backup import (
+    EVENTS_IN_ORDER,
+    RECORD,
+    BackedUpFile,
+    BackupRecord,
+    Part,
+    digest_of_contents,
+    newest,
+)
+from lancekeep.domain.dataset_files import Place
+from lancekeep.domain.errors import Damaged, NotFound, ObjectNotFound, Refused
+from lancekeep.domain.layout import BRANCHES, VERSIONS
+from lancekeep.domain.naming import final_path
+from lancekeep.domain.notebook import Shown
+from lancekeep.domain.table import DIGESTS_DIRECTORY, MANIFEST_DIRECTORY, V1_SUFFIX
+from lancekeep.format.digests import digest_of
+from lancekeep.format.fence import at_other_place
+from lancekeep.format.file_references import FileNames
+from lancekeep.format.tags import DIRECTORY as TAGS
+from lancekeep.format.tags import SUFFIX, Tag
+from lancekeep.ports.object_store import ObjectInfo
+
+Progress = Callable[[int, int, str], None]
+
+_ROUNDS = 5
+"""How often a backup begins again because tables were dropped, moved or cleaned up in between."""
+_LISTINGS = 10
+_BATCH = 64
+_BATCH_BYTES = 1 << 28
+"""Between two object stores, the files of a batch are in memory, up to eight at a time."""
+
+
+@attrs.frozen
+class BackupReport(Shown):
+    """What a backup did.
+
+    Attributes:
+        source: The root of the catalog.
+        target: The place of the backup.
+        files: The number of files in the backup.
+        size: Their bytes.
+        copied: The number of files that this call copied.
+        copied_size: Their bytes.
+        removed: The number of files of an earlier backup that the catalog has no longer.
+        versions: The number of versions of tables, branches included.
+        changed: Directories of tables that were dropped, moved or cleaned up in each attempt. Check them in the backup.
+    """
+
+    source: str
+    target: str
+    files: int
+    size: int
+    copied: int
+    copied_size: int
+    removed: int
+    versions: int
+    changed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.target} is a backup of {self.source}: {self.versions:,} versions in {self.files:,} files of "
+            f"{self.size:,} bytes; {self.copied:,} files of {self.copied_size:,} bytes were copied, {self.removed:,} "
+            "removed"
+        ]
+        if self.changed:
+            lines.append(
+                f"  dropped, moved or cleaned up in the meantime: {', '.join(self.changed)}. Run it again, or check "
+                "the backup with fsck"
+            )
+        return "\n".join(lines)
+
+
+@attrs.frozen
+class _Listing:
+    """The files of the source at one time, by their paths below the root."""
+
+    infos: Mapping[str, ObjectInfo]
+    files: Mapping[str, BackedUpFile]
+
+    def of(self, part: Part) -> list[str]:
+        return [path for path, file in self.files.items() if file.part is part]
+
+
+class Backup:
+    """A copy of everything below the root of a catalog.
+
+    Args:
+        source: The root of the catalog.
+        target: An empty place, or an earlier backup of the same root.
+        retry: Retries requests.
+        duplicate: Copies a file by the keys of both places, so that its bytes do not pass through the memory of this
+            process; None if the two storages cannot.
+        locations: Returns the directories of the tables that the entries in a place name.
+        progress: Called with the number of copied files, the number to copy, and what is done.
+    """
+
+    def __init__(
+        self,
+        source: OutsideDirectory,
+        target: OutsideDirectory,
+        retry: Retry,
+        *,
+        duplicate: Callable[[str, str], None] | None,
+        locations: Callable[[OutsideDirectory], Collection[str]],
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._retry = retry
+        self._duplicate = duplicate
+        self._locations = locations
+        self._progress = progress
+        self._held: dict[str, int] = {}
+        self._now: dict[str, ObjectInfo] = {}
+        self._copied: dict[str, int] = {}
+        self._new: set[str] = set()
+        self._amended: dict[str, dict[str, bytes]] = {}
+
+    def run(self) -> BackupReport:
+        """Copy the catalog; an earlier backup in the target becomes the present one.
+
+        Raises:
+            NotFound: The source holds no table.
+            Refused: The target holds something else, or was written to; or the source is an unfinished backup.
+            Damaged: A copied file does not have the size of the original.
+        """
+        self._begin()
+        for _ in range(_ROUNDS):
+            wanted, versions, changed = self._round()
+            if not changed:
+                break
+        wanted |= self._amend_digests(wanted)
+        unnamed = self._unnamed()
+        wanted = {path for path in wanted if not path.startswith(unnamed)}
+        removed = self._remove(self._held.keys() - wanted)
+        sizes = self._finish(wanted)
+        return BackupReport(
+            self._source.uri,
+            self._target.uri,
+            len(sizes),
+            sum(sizes.values()),
+            len(self._copied),
+            sum(self._copied.values()),
+            removed,
+            versions,
+            tuple(sorted(changed)),
+        )
+
+    # -- the target ---------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Record that the target is an unfinished backup, unless it is something else."""
+        source, target = self._source.uri, self._target.uri
+        if (own := self._record(self._source)) is not None and own.target == source and not own.contents:
+            raise Refused(f"{source} is an unfinished backup of {own.source}. Run that backup again first")
+        self._held = {path: info.size for path, info in self._list(self._target).items()}
+        record = self._record(self._target)
+        self._held.pop(RECORD, None)
+        if record is None and self._held:
+            raise Refused(
+                f"{target} holds {len(self._held):,} files and is no backup, such as {min(self._held)}. Nothing was "
+                "changed. Choose an empty place"
+            )
+        if record is not None and (record.source, record.target) != (source, target):
+            raise Refused(
+                f"{target} holds the backup of {record.source} in {record.target}, not of {source}. Nothing was "
+                "changed. Choose an empty place"
+            )
+        if record is not None and record.contents not in ("", digest_of_contents(self._held)):
+            raise Refused(
+                f"{target} was written to since it became a backup of {source}, so it may be a catalog in use. Nothing "
+                "was changed. Choose an empty place"
+            )
+        if not any(file.version is not None for file in self._listed(f"listing {source}").files.values()):
+            raise NotFound(f"{source} holds no table with a version. Check the root.")
+        self._write(BackupRecord(source, target))
+        prefix = _key(self._target, "") if self._target.key else ""
+        for left in self._retry.call(lambda: list(self._target.objects.unfinished(prefix))):
+            self._retry.call(partial(self._target.objects.delete, left.key))  # by a backup that was stopped
+
+    def _finish(self, wanted: set[str]) -> dict[str, int]:
+        """Check the sizes of the copies, and record that the backup is complete."""
+        sizes = {path: info.size for path, info in self._list(self._target).items() if path != RECORD}
+        for path in wanted:
+            if sizes.get(path) != self._held[path]:
+                raise Damaged(
+                    f"{self._target.uri}/{path} has {sizes.get(path, 'no')} bytes; {self._held[path]} were copied. "
+                    "Another process may write to the same place. Run the backup again"
+                )
+        self._write(BackupRecord(self._source.uri, self._target.uri, digest_of_contents(sizes)))
+        return sizes
+
+    def _record(self, place: OutsideDirectory) -> BackupRecord | None:
+        key = _key(place, RECORD)
+        try:
+            return BackupRecord.decode(self._retry.call(partial(place.objects.get, key)), f"{place.uri}/{RECORD}")
+        except ObjectNotFound:
+            return None
+
+    def _write(self, record: BackupRecord) -> None:
+        self._retry.call(partial(self._target.objects.put, _key(self._target, RECORD), record.encode()))
+
+    def _remove(self, stale: set[str]) -> int:
+        """Remove what the source has no longer, manifests before the files that they name."""
+        files = sorted(map(BackedUpFile.of, stale), key=lambda file: (file.part is Part.NAMED, file.path))
+        for file in files:
+            self._retry.call(partial(self._target.objects.delete, _key(self._target, file.path)))
+        for directory in {file.root for file in files if file.root}:
+            self._target.objects.prune(_key(self._target, directory))
+        return len(files)
+
+    # -- one attempt --------------------------------------------------------------------------------------------
+
+    def _round(self) -> tuple[set[str], int, set[str]]:
+        """Copy the catalog in the order of `lancekeep.domain.backup`.
+
+        Returns:
+            The paths that belong to the backup, the number of versions, and the directories of tables that changed
+            otherwise than by commits.
+        """
+        wanted = set[str]()
+        for directory in EVENTS_IN_ORDER:
+            wanted |= self._copy_all(partial(self._list_below, directory), "copying events")
+        wanted |= self._copy_all(lambda: self._look(Part.RECORD_OF_VERSIONS), "copying tags and records")
+        before = self._listed("listing versions")
+        entries = _decided(self._list_below(f"{MANIFEST_DIRECTORY}/{VERSIONS}/"), before)
+        listing = self._listed("listing versions")
+        manifests = _decided({path: listing.infos[path] for path in listing.of(Part.MANIFEST)}, before)
+        roots = {listing.files[path].root for path in manifests} | {MANIFEST_DIRECTORY}
+        named = self._named(roots)
+        self._copy(named, "copying files", immutable=True)
+        latest = newest(map(BackedUpFile.of, [*manifests, *entries]))
+        torn = self._copy_records(wanted, latest)
+        kept = self._copy_manifests(manifests) | self._copy_manifests(entries)
+        late = self._named(roots)
+        wanted |= kept | self._copy(late, "copying files", immutable=True)
+        wanted |= named.keys() & self._held.keys()
+        wanted -= self._later_entries(wanted, kept & entries.keys())
+        gone = {file.root for file in latest.values() if file.path not in kept}
+        self._new = roots - {file.root for file in before.files.values()}
+        moved = {file.root for file in before.files.values() if file.version is not None} - roots
+        versions = sum(BackedUpFile.of(path).version is not None for path in kept & manifests.keys())
+        return wanted, versions, gone | moved | torn | self._moved_tags(wanted, kept)
+
+    def _copy_manifests(self, manifests: Mapping[str, ObjectInfo]) -> set[str]:
+        """Copy manifests; of a staged one that has become a version since, the version."""
+        kept = self._copy(manifests, "copying manifests", act=self._place_manifest)
+        published = {}
+        for path in manifests.keys() - kept:
+            final = final_path(path)
+            info = (
+                None
+                if final == path
+                else self._retry.call(partial(self._source.objects.head, _key(self._source, final)))
+            )
+            if info is not None:
+                published[final] = info
+        return kept | self._copy(published, "copying manifests", act=self._place_manifest)
+
+    def _copy_records(self, wanted: set[str], latest: Mapping[str, BackedUpFile]) -> set[str]:
+        """Copy the records that are made before commits, except of versions that the backup lacks.
+
+        Returns:
+            The directories of tables of which a record covers both copied versions and later ones.
+        """
+
+        def is_later(path: str) -> bool:
+            file = BackedUpFile.of(path)
+            return file.ingested is not None and (
+                file.root not in latest or file.ingested[0] > (latest[file.root].version or 0)
+            )
+
+        torn = set[str]()
+
+        def look() -> dict[str, ObjectInfo]:
+            found = self._look(Part.BEFORE_COMMIT)
+            later = [path for path in found if is_later(path)]
+            merged = (file for file in map(BackedUpFile.of, later) if file.ingested is not None and file.ingested[1])
+            torn.update(file.root for file in merged)
+            return {path: info for path, info in found.items() if path not in later}
+
+        wanted |= self._copy_all(look, "copying records of requests")
+        return torn
+
+    def _unnamed(self) -> tuple[str, ...]:
+        """Return the directories of tables that were created in the meantime, and that the copied entries lack.
+
+        The name of a directory that is a table without an entry ends in ``.lance``.
+        """
+        if not any(BackedUpFile.of(path).part is Part.ENTRIES for path in self._now):
+            return ()  # the entries are in a database, or are the directories
+        places = (self._target, self._source)
+        named, since = ({f"{location}/" for location in self._locations(place)} for place in places)
+        since |= {f"{root}/" for root in self._new if not root.partition("/")[0].endswith(V1_SUFFIX)}
+        return tuple(each for each in since if not each.startswith(tuple(named)))
+
+    def _later_entries(self, wanted: set[str], entries: set[str]) -> set[str]:
+        """Return the files of the manifest table that only later versions of it need."""
+        names = FileNames()
+        for path in sorted(entries):
+            with suppress(Damaged):  # as in the source
+                names.add(self._retry.call(partial(self._target.objects.get, _key(self._target, path))), path)
+        prefix = f"{MANIFEST_DIRECTORY}/"
+        found = {path: Place.of(path.removeprefix(prefix)) for path in wanted if path.startswith(prefix)}
+        own = {path: place.own_name for path, place in found.items() if place is not None}
+        return {path for path, name in own.items() if name is not None and name not in names.names}
+
+    def _moved_tags(self, wanted: set[str], kept: set[str]) -> set[str]:
+        """Return the directories of tables of which a tag was moved, and the version that it named was cleaned up."""
+        versions = {(file.root, file.version) for file in map(BackedUpFile.of, kept)}
+        moved = set()
+        for path in wanted:
+            root, directory, name = path.rpartition(f"/{TAGS}")
+            if not directory or not name.endswith(SUFFIX):
+                continue
+            content = self._retry.call(partial(self._target.objects.get, _key(self._target, path)))
+            with suppress(Damaged):  # as in the source
+                tag = Tag.parse(content, path)
+                history = root if tag.branch is None else f"{root}/{BRANCHES}/{tag.branch}"
+                if (history, tag.version) not in versions and content != self._content(path):
+                    moved.add(root)
+        return moved
+
+    def _content(self, path: str) -> bytes | None:
+        with suppress(ObjectNotFound):
+            return self._retry.call(partial(self._source.objects.get, _key(self._source, path)))
+        return None
+
+    def _named(self, roots: set[str]) -> dict[str, ObjectInfo]:
+        """Return the files of tables that have a version."""
+        listing = self._listed("listing files")
+        return {path: listing.infos[path] for path in listing.of(Part.NAMED) if listing.files[path].root in roots}
+
+    # -- copying ------------------------------------------------------------------------------------------------
+
+    def _copy_all(self, look: Callable[[], Mapping[str, ObjectInfo]], what: str) -> set[str]:
+        """Copy files of which each may replace others, so that none is missing."""
+        for _ in range(_LISTINGS):
+            infos = look()
+            copied = self._copy(infos, what)
+            if len(copied) == len(infos):
+                break
+        return copied
+
+    def _copy(
+        self,
+        infos: Mapping[str, ObjectInfo],
+        what: str,
+        *,
+        immutable: bool = False,
+        act: Callable[[str], int | None] | None = None,
+    ) -> set[str]:
+        """Copy files, several at once, and return the paths of those that still exist.
+
+        A file that never changes is not copied if the target has it.
+        """
+        present = {
+            path
+            for path, info in infos.items()
+            if self._now.get(path) == info or (immutable and self._held.get(path) == info.size)
+        }
+        remaining = [path for path in infos if path not in present]
+        done, total = 0, len(remaining)
+        for batch in _batches({path: infos[path].size for path in remaining}):
+            self._progress(done, total, what)
+            sizes = at_once(act or self._copy_one, batch)
+            for path, size in zip(batch, sizes, strict=True):
+                if size is not None:
+                    present.add(path)
+                    self._held[path] = self._copied[path] = size
+                    self._now[path] = infos[path]
+            done += len(batch)
+        return present
+
+    def _copy_one(self, path: str) -> int | None:
+        """Copy one file, and return its size; None if it does not exist any more."""
+        source, copy = _key(self._source, path), _key(self._target, path)
+        try:
+            if self._duplicate is not None:
+                self._retry.call(partial(self._duplicate, source, copy))
+                info = self._retry.call(partial(self._target.objects.head, copy))
+                return 0 if info is None else info.size
+            content = self._retry.call(partial(self._source.objects.get, source))
+        except ObjectNotFound:
+            return None
+        self._retry.call(partial(self._target.objects.put, copy, content))
+        return len(content)
+
+    def _place_manifest(self, path: str) -> int | None:
+        """Copy a manifest, which names directories below the target in place of those below the source.
+
+        Branches and shallow clones name other directories by absolute paths.
+        """
+        content = self._content(path)
+        if content is None:
+            return None
+        placed = content
+        with suppress(Damaged):  # as in the source
+            placed = at_other_place(content, path, self._moved, lift=False)
+        if placed != content:
+            history, _, name = path.rpartition(f"/{VERSIONS}/")
+            self._amended.setdefault(history, {})[f"{VERSIONS}/{name}"] = placed
+        self._retry.call(partial(self._target.objects.put, _key(self._target, path), placed))
+        return len(placed)
+
+    def _moved(self, base: str) -> str:
+        """Return the new spelling of a base path."""
+        source = self._source
+        spellings = [source.uri, f"{source.objects.root_uri}{source.key}", f"/{source.key}"]
+        for spelled in spellings:
+            if base.startswith(f"{spelled}/"):
+                return self._target.uri + base[len(spelled) :]
+        return base
+
+    def _amend_digests(self, wanted: set[str]) -> set[str]:
+        """Record the digests of manifests that differ from the source, and return the paths of the records."""
+        digests, added = Digests(self._target.objects, self._retry), set()
+        for history, contents in self._amended.items():
+            if any(path.startswith(f"{history}/{DIGESTS_DIRECTORY}/") for path in wanted):
+                pairs = [(name, digest_of(content)) for name, content in contents.items()]
+                key = digests.add(_key(self._target, history), pairs)
+                info = self._retry.call(partial(self._target.objects.head, key))
+                path = f"{history}/{DIGESTS_DIRECTORY}/{key.rpartition('/')[2]}"
+                added.add(path)
+                self._held[path] = 0 if info is None else info.size
+        return added
+
+    # -- listing ------------------------------------------------------------------------------------------------
+
+    def _look(self, part: Part) -> dict[str, ObjectInfo]:
+        listing = self._listed("listing records")
+        return {path: listing.infos[path] for path in listing.of(part)}
+
+    def _listed(self, what: str) -> _Listing:
+        self._progress(0, 0, what)
+        infos = self._list(self._source)
+        return _Listing(infos, {path: BackedUpFile.of(path) for path in infos})
+
+    def _list(self, place: OutsideDirectory) -> dict[str, ObjectInfo]:
+        prefix = f"{place.key}/" if place.key else ""
+        listed = self._retry.call(lambda: list(place.objects.list(prefix)))
+        return {info.key.removeprefix(prefix): info for info in listed}
+
+    def _list_below(self, directory: str) -> dict[str, ObjectInfo]:
+        place = self._source
+        below = OutsideDirectory(place.objects, _key(place, directory.rstrip("/")), place.uri)
+        return {directory + path: info for path, info in self._list(below).items()}
+
+
+def _key(place: OutsideDirectory, path: str) -> str:
+    return f"{place.key}/{path}" if place.key else path
+
+
+def _decided(infos: Mapping[str, ObjectInfo], before: _Listing) -> dict[str, ObjectInfo]:
+    """Leave out staged manifests of commits in progress.
+
+    A staged manifest that was listed before may be the only copy of a version that a crashed writer has decided.
+    """
+    return {path: info for path, info in infos.items() if path in before.files or not BackedUpFile.of(path).is_staged}
+
+
+def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield paths, several at a time, whose files have a limited number of bytes together."""
+    batch: list[str] = []
+    held = 0
+    for path, size in sizes.items():
+        if batch and (len(batch) == _BATCH or held + size > _BATCH_BYTES):
+            yield batch
+            batch, held = [], 0
+        batch.append(path)
+        held += size
+    if batch:
+        yield batch

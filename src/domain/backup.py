@@ -1,0 +1,180 @@
+"""What a backup copies, and in which order.
+
+A version names files, and some records name versions. Whatever refers to something else is therefore listed before the
+thing that it refers to is copied:
+
+1. records that name versions, such as tags, positions of subscribers, and the entries of the catalog;
+2. manifests, which are listed now and copied last;
+3. files that manifests name, and records that a writer makes before its commit;
+4. the manifests that were listed, and then the manifests of the entries.
+
+A file that a listed manifest names existed before the manifest, so it is copied, unless a clean-up has removed it.
+Clean-up removes manifests before their files, so such a manifest is gone before step 4 copies it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from hashlib import blake2b
+
+import attrs
+
+from lancekeep.domain.dataset_files import DATA, DELETIONS, DIRECTORIES, INDICES, REFERENCES, TRANSACTIONS, Place
+from lancekeep.domain.errors import Damaged
+from lancekeep.domain.layout import HINT, VERSIONS
+from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
+from lancekeep.domain.naming import ManifestName
+from lancekeep.domain.table import (
+    EVENTS_DIRECTORY,
+    INGESTED_DIRECTORY,
+    MAINTENANCE_DIRECTORY,
+    MANIFEST_DIRECTORY,
+    REQUESTS_DIRECTORY,
+    WAITING_DIRECTORY,
+)
+
+RECORD = ".lancekeep-backup.json"
+"""A file in the target, which says of what it is a backup."""
+
+EVENTS_IN_ORDER = tuple(f"{EVENTS_DIRECTORY}/{name}/" for name in ("subscribers", "checkpoints", "log"))
+"""A position names batches, and a checkpoint the batches that it covers."""
+
+_FORMAT = 1
+_NAMED = frozenset((DATA, DELETIONS, INDICES, TRANSACTIONS))
+_OF_PROCESSES = (f"{MAINTENANCE_DIRECTORY}/", f"{WAITING_DIRECTORY}/")
+_MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")
+_INGESTED = re.compile(r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<merged>(?:-and-before)*)\.[ab]-[a-z]+\.arrow")
+
+
+class Part(Enum):
+    """The part of a backup to which a file belongs.
+
+    RECORD_OF_VERSIONS: it may name versions. ENTRIES: a manifest of the manifest table. MANIFEST: another manifest.
+    NAMED: a file that never changes, which manifests name. BEFORE_COMMIT: a record that its writer makes before the
+    commit, so it counts only if the version exists. NONE: it is not copied.
+    """
+
+    RECORD_OF_VERSIONS = auto()
+    ENTRIES = auto()
+    MANIFEST = auto()
+    NAMED = auto()
+    BEFORE_COMMIT = auto()
+    NONE = auto()
+
+
+@attrs.frozen
+class BackedUpFile:
+    """A file of a catalog.
+
+    Attributes:
+        path: its path below the root.
+        part: the part of the backup to which it belongs.
+        root: the directory of its dataset, if it is a manifest, or named by manifests.
+    """
+
+    path: str
+    part: Part
+    root: str = ""
+
+    @staticmethod
+    def of(path: str) -> BackedUpFile:
+        """Return the file at a path below the root."""
+        if path == RECORD or path.startswith((*_OF_PROCESSES, f"{EVENTS_DIRECTORY}/")):
+            return BackedUpFile(path, Part.NONE)  # events are listed apart
+        if path.startswith(f"{MANIFEST_DIRECTORY}/{REQUESTS_DIRECTORY}/"):
+            return BackedUpFile(path, Part.BEFORE_COMMIT)
+        parts = path.split("/")
+        if MEM_WAL_DIRECTORY in parts:  # a later version contains these rows
+            return BackedUpFile(path, Part.RECORD_OF_VERSIONS)
+        if parts[-2:-1] == [INGESTED_DIRECTORY] and _INGESTED.fullmatch(parts[-1]):
+            return BackedUpFile(path, Part.BEFORE_COMMIT, "/".join(parts[:-2]))
+        at = next((at for at in range(len(parts) - 2, 0, -1) if parts[at] in DIRECTORIES), 0)
+        root, directory, rest = "/".join(parts[:at]), parts[at], "/".join(parts[at + 1 :])
+        if not at or directory == REFERENCES:
+            return BackedUpFile(path, Part.RECORD_OF_VERSIONS)
+        place = Place("", directory, rest)
+        if place.is_unfinished or (directory == VERSIONS and rest == HINT):  # the next commit writes the hint again
+            return BackedUpFile(path, Part.NONE)
+        if directory == VERSIONS:
+            return BackedUpFile(path, Part.ENTRIES if root == MANIFEST_DIRECTORY else Part.MANIFEST, root)
+        is_own = place.is_generated or (directory == DATA and _MANIFEST_TABLE_DATA.fullmatch(rest) is not None)
+        if directory in _NAMED and is_own:
+            return BackedUpFile(path, Part.NAMED, root)
+        return BackedUpFile(path, Part.RECORD_OF_VERSIONS)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the file is a manifest that is no version yet."""
+        name = ManifestName.parse(self.path.rpartition("/")[2].removeprefix("d"))
+        return self.part in (Part.ENTRIES, Part.MANIFEST) and name is not None and name.is_staged
+
+    @property
+    def version(self) -> int | None:
+        """The number of the version that a final manifest is; None for other files."""
+        name = ManifestName.parse(self.path.rpartition("/")[2])
+        is_final = self.part in (Part.ENTRIES, Part.MANIFEST) and name is not None and not name.is_staged
+        return name.version if is_final and name is not None else None
+
+    @property
+    def ingested(self) -> tuple[int, bool] | None:
+        """The version of a record of ingested files, and whether it merges others.
+
+        None for other files.
+        """
+        found = _INGESTED.fullmatch(self.path.rpartition("/")[2]) if self.part is Part.BEFORE_COMMIT else None
+        return None if found is None else (int(found["version"]), bool(found["merged"]))
+
+
+def newest(files: Iterable[BackedUpFile]) -> dict[str, BackedUpFile]:
+    """Return the manifest of the latest version of each dataset."""
+    found: dict[str, BackedUpFile] = {}
+    for file in files:
+        version = file.version
+        if version is not None and version >= (found[file.root].version or 0 if file.root in found else 0):
+            found[file.root] = file
+    return found
+
+
+@attrs.frozen
+class BackupRecord:
+    """What a target says about itself.
+
+    Attributes:
+        source: the root that is backed up.
+        target: the place of the backup.
+        contents: the digest of its files; empty while the backup is not complete.
+    """
+
+    source: str
+    target: str
+    contents: str = ""
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps({"format": _FORMAT, **attrs.asdict(self)}, indent=2).encode() + b"\n"
+
+    @staticmethod
+    def decode(content: bytes, key: str) -> BackupRecord:
+        """Parse the content of the file.
+
+        Raises:
+            Damaged: it is not the record of a backup.
+        """
+        try:
+            found = json.loads(content)
+            if found.pop("format") == _FORMAT and all(isinstance(value, str) for value in found.values()):
+                return BackupRecord(**found)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass
+        raise Damaged(f"{key} is not the record of a backup of this release. Choose another target")
+
+
+def digest_of_contents(sizes: Mapping[str, int]) -> str:
+    """Return a digest of the names and sizes of files."""
+    digest = blake2b(digest_size=16)
+    for path in sorted(sizes):
+        digest.update(f"{sizes[path]} {path}\n".encode(errors="surrogatepass"))
+    return digest.hexdigest()
