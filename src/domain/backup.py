@@ -19,31 +19,41 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from hashlib import blake2b
+from urllib.parse import quote
 
 import attrs
 
 from lancekeep.domain.dataset_files import DATA, DELETIONS, DIRECTORIES, INDICES, REFERENCES, TRANSACTIONS, Place
 from lancekeep.domain.errors import Damaged
-from lancekeep.domain.layout import HINT, VERSIONS
+from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS
 from lancekeep.domain.mem_wal import MEM_WAL_DIRECTORY
 from lancekeep.domain.naming import ManifestName
 from lancekeep.domain.table import (
+    DEREGISTERED_MARKER,
     EVENTS_DIRECTORY,
     INGESTED_DIRECTORY,
     MAINTENANCE_DIRECTORY,
     MANIFEST_DIRECTORY,
+    MOVED_MARKER,
+    MOVING_MARKER,
     REQUESTS_DIRECTORY,
+    RESERVED_MARKER,
     WAITING_DIRECTORY,
 )
 
 RECORD = ".lancekeep-backup.json"
 """A file in the target, which says of what it is a backup."""
 
-EVENTS_IN_ORDER = tuple(f"{EVENTS_DIRECTORY}/{name}/" for name in ("subscribers", "checkpoints", "log"))
-"""A position names batches, and a checkpoint the batches that it covers."""
+SUBSCRIBERS = f"{EVENTS_DIRECTORY}/subscribers/"
+"""The positions of subscribers of events.
+
+The log is not copied: a restored log would give the numbers of events that followed the backup to other events, and a
+reader with a later cursor would miss these. Without the log, a new one begins, and every cursor expires.
+"""
 
 _FORMAT = 1
 _NAMED = frozenset((DATA, DELETIONS, INDICES, TRANSACTIONS))
+_MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, MOVED_MARKER))
 _OF_PROCESSES = (f"{MAINTENANCE_DIRECTORY}/", f"{WAITING_DIRECTORY}/")
 _MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")
 _INGESTED = re.compile(r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<merged>(?:-and-before)*)\.[ab]-[a-z]+\.arrow")
@@ -83,7 +93,7 @@ class BackedUpFile:
     def of(path: str) -> BackedUpFile:
         """Return the file at a path below the root."""
         if path == RECORD or path.startswith((*_OF_PROCESSES, f"{EVENTS_DIRECTORY}/")):
-            return BackedUpFile(path, Part.NONE)  # events are listed apart
+            return BackedUpFile(path, Part.NONE)  # subscribers are listed apart
         if path.startswith(f"{MANIFEST_DIRECTORY}/{REQUESTS_DIRECTORY}/"):
             return BackedUpFile(path, Part.BEFORE_COMMIT)
         parts = path.split("/")
@@ -104,6 +114,17 @@ class BackedUpFile:
         if directory in _NAMED and is_own:
             return BackedUpFile(path, Part.NAMED, root)
         return BackedUpFile(path, Part.RECORD_OF_VERSIONS)
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether the file is a tag, a branch or a marker of a directory, which nothing replaces when it is removed."""
+        return self.path.rpartition("/")[2] in _MARKERS or f"/{REFERENCES}/" in self.path
+
+    @property
+    def branch_file(self) -> str | None:
+        """The path of the file that makes the root of a manifest a branch; None for the root of a table."""
+        table, tree, name = self.root.partition(f"/{BRANCHES}/")
+        return f"{table}/{REFERENCES}/branches/{quote(name, safe='')}.json" if tree else None
 
     @property
     def is_staged(self) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from threading import Condition, Event, Thread
 from typing import Any
@@ -23,6 +24,8 @@ from postgres_servers import new_server
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
+from lancekeep.application.catalog import directory_of
+from lancekeep.application.events.subscriptions import Subscription
 from lancekeep.composition import migrate_schema
 from lancekeep.entrypoints.cli import lancekeep as command
 
@@ -236,6 +239,263 @@ def test_backup_beside_writers_has_what_was_acknowledged_before(lake: Lake) -> N
     assert {each["kind"] for each in lake.upkeep("fsck", "--deep", codes=(0, 1))["findings"]} <= harmless
     judge(lake, before, writers.tried)
     assert {each["kind"] for each in lake.upkeep("fsck", "--deep", codes=(0, 1))["findings"]} <= harmless
+
+
+# -- a change at each step of a backup -----------------------------------------------------------------------------
+
+TABLE = "ml.events"
+Change = Callable[[lancekeep.Catalog], object]
+
+
+def append(catalog: lancekeep.Catalog) -> None:
+    catalog.write(TABLE, rows("other", 0), "append")
+
+
+def replace_versions(catalog: lancekeep.Catalog) -> None:
+    """Compact, and remove the former versions with their files."""
+    append(catalog)
+    catalog.upkeep.compact(TABLE)
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
+
+
+def move_tag(catalog: lancekeep.Catalog) -> None:
+    append(catalog)
+    catalog.tags.update(TABLE, "moving", catalog.open(TABLE).version)
+    catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
+
+
+def drop(catalog: lancekeep.Catalog) -> None:
+    catalog.drop_table(TABLE, keep=0, force=True)
+
+
+def create_again(catalog: lancekeep.Catalog) -> None:
+    drop(catalog)
+    for number in range(3):
+        catalog.write(TABLE, rows("again", number * 2), "append" if number else "create")
+
+
+def rename(catalog: lancekeep.Catalog) -> None:
+    catalog.rename_table(TABLE, "ml.renamed")
+
+
+def rename_in_the_root(catalog: lancekeep.Catalog) -> None:
+    """Rename a table whose files move."""
+    catalog.rename_table("plain", "other")
+
+
+def create(catalog: lancekeep.Catalog) -> None:
+    catalog.write("ml.new", rows("new", 0))
+
+
+def branch(catalog: lancekeep.Catalog) -> None:
+    catalog.branches.create(TABLE, "second")
+    lance.write_dataset(rows("branch", 0), catalog.open(TABLE, branch="second"), mode="append")
+
+
+def change_entries(catalog: lancekeep.Catalog) -> None:
+    for number in range(3):
+        catalog.create_namespace(f"ns{number}")
+    catalog.upkeep.optimize()
+
+
+CHANGES = (append, replace_versions, move_tag, drop, create_again, rename, rename_in_the_root, create, branch)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, change_entries])
+def test_change_at_any_step_leaves_a_whole_backup(change: Change, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), {}, {"commit_store": "conditional-put://"})
+    filled(lake)
+    with lake.connect() as catalog:
+        catalog.drop_table("ml.clone", keep=0)
+        catalog.write("plain", rows("plain", 0))
+    shutil.copytree(lake.root, tmp_path / "saved")
+    for step in count():
+        calls, backup = count(), f"{tmp_path}/backup{step}"
+        with lake.connect() as catalog:
+
+            def act(*_: object, calls: Iterator[int] = calls, step: int = step) -> None:
+                if next(calls) == step:
+                    change(catalog)
+
+            report = lancekeep.backup(lake.root, backup, progress=act)
+        assert report.changed == ()
+        lake.remove(lake.root)
+        lancekeep.backup(backup, lake.root)
+        assert lake.upkeep("fsck", "--deep")["findings"] == [], step
+        read = contents_of_tables(lake)
+        assert read.get("plain", read.get("other")) == ["plain"] * 2
+        possible: list[list[str] | None] = [["setup"] * 6, ["other"] * 2 + ["setup"] * 6]
+        if change is create_again:
+            possible = [["setup"] * 6, *(["again"] * 2 * number for number in (1, 2, 3))]
+        elif change is drop:
+            possible = [["setup"] * 6, None]
+        assert read.get(TABLE, read.get("ml.renamed")) in possible, (step, read)
+        lake.remove(lake.root)
+        shutil.copytree(tmp_path / "saved", lake.root)
+        if step >= next(calls):
+            return
+
+
+def contents_of_tables(lake: Lake) -> dict[str, list[str]]:
+    with lake.connect() as catalog:
+        names = [f"{each}.{name}".lstrip(".") for each in ("", "ml") for name in catalog.list_tables(each)]
+        return {name: sorted(catalog.open(name).to_table()["writer"].to_pylist()) for name in names}
+
+
+# -- what a backup refuses, and what it continues -------------------------------------------------------------------
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Lake:
+    found = Lake(str(tmp_path), {}, {"commit_store": f"sqlite://{tmp_path}/commits.db"})
+    filled(found)
+    return found
+
+
+def contents(place: str) -> dict[str, bytes]:
+    """Return the files of a directory."""
+    return {str(each.relative_to(place)): each.read_bytes() for each in Path(place).rglob("*") if each.is_file()}
+
+
+def test_restored_catalog_in_use_is_not_replaced_by_the_same_command(local: Lake) -> None:
+    backup, restored = f"{local.above}/backup", f"{local.above}/restored"
+    lancekeep.backup(local.root, backup)
+    lancekeep.backup(backup, restored)
+    lancekeep.backup(backup, restored)  # nobody has written to it
+    with local.connect(restored) as catalog:
+        catalog.write("ml.events", rows("user", 0), "append")
+    before = contents(restored)
+    with pytest.raises(lancekeep.Refused, match="may be a catalog in use"):
+        lancekeep.backup(backup, restored)
+    assert contents(restored) == before
+
+
+def test_other_contents_of_the_target_are_refused(local: Lake, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "p.jpg").write_bytes(b"p")
+    with pytest.raises(lancekeep.Refused, match=r"photos holds 1 files and is no backup, such as p\.jpg"):
+        lancekeep.backup(local.root, f"{tmp_path}/photos")
+    lancekeep.backup(local.root, f"{tmp_path}/backup")
+    other = attrs.evolve(local, above=f"{tmp_path}/other")
+    filled(other)
+    with pytest.raises(lancekeep.Refused, match="holds the backup of"):
+        lancekeep.backup(other.root, f"{tmp_path}/backup")
+    shutil.copytree(f"{tmp_path}/backup", f"{tmp_path}/copy")
+    with pytest.raises(lancekeep.Refused, match="holds the backup of"):  # a copy by another tool may be in use
+        lancekeep.backup(local.root, f"{tmp_path}/copy")
+    for nested in (local.root, f"{local.root}/backup", str(tmp_path)):
+        with pytest.raises(lancekeep.InvalidInput, match="is not outside of"):
+            lancekeep.backup(local.root, nested)
+    with pytest.raises(lancekeep.NotFound, match="holds no table with a version"):
+        lancekeep.backup(f"{tmp_path}/photos", f"{tmp_path}/empty")
+    assert not Path(tmp_path, "empty").exists()
+
+
+def test_stopped_backup_is_no_backup_until_it_is_completed(local: Lake) -> None:
+    class Stopped(Exception):
+        pass
+
+    backup, restored = f"{local.above}/backup", f"{local.above}/restored"
+    for last in count(1):  # the first listing writes nothing
+        calls = count()
+
+        def stop(*_: object, calls: Iterator[int] = calls, last: int = last) -> None:
+            if next(calls) == last:
+                raise Stopped
+
+        try:
+            lancekeep.backup(local.root, backup, progress=stop)
+            break
+        except Stopped:
+            pass
+        with pytest.raises(lancekeep.Refused, match="is an unfinished backup"):
+            lancekeep.backup(backup, restored)
+        assert not Path(restored).exists()
+    assert last > 5
+    local.remove(local.root)
+    lancekeep.backup(backup, local.root)
+    judge(local, set(), set())
+
+
+def test_next_backup_copies_new_files_only_and_forgets_dropped_tables(local: Lake) -> None:
+    backup = f"{local.above}/backup"
+    first = lancekeep.backup(local.root, backup)
+    assert first.copied == first.files
+    with local.connect() as catalog:
+        catalog.write("ml.events", rows("later", 0), "append")
+        catalog.write("ml.other", rows("other", 0))
+        catalog.drop_table("ml.clone", keep=0)
+    second = lancekeep.backup(local.root, backup)
+    files = contents(backup)
+    data = [path for path in files if "/data/" in path and not path.startswith("__manifest/")]
+    assert second.copied_size < second.size
+    assert not [path for path in files if "ml$clone" in path]
+    assert len(data) == 5
+    assert second.removed > 0
+    lancekeep.backup(backup, f"{local.above}/restored")
+    with local.connect(f"{local.above}/restored") as catalog:
+        assert sorted(catalog.list_tables("ml")) == ["events", "other"]
+        assert catalog.open("ml.events").count_rows() == 8
+
+
+def test_copy_takes_a_commit_store_although_the_first_one_is_gone(local: Lake, tmp_path: Path) -> None:
+    lancekeep.backup(local.root, f"{tmp_path}/backup")
+    local.remove(local.root)
+    for file in tmp_path.glob("commits.db*"):
+        file.unlink()
+    copy, second = f"{tmp_path}/copy", f"sqlite://{tmp_path}/second.db"
+    lancekeep.backup(f"{tmp_path}/backup", copy)
+    plan = local.run("adopt-identity", copy, "--commit-store", second)
+    assert plan == {"former_commit_store": f"sqlite://{tmp_path}/commits.db", "root": copy, "dry_run": True}
+    with pytest.raises(lancekeep.CommitStoreMismatch):
+        lancekeep.connect(copy, commit_store=second)
+    local.run("adopt-identity", copy, "--commit-store", second, "--original", "--yes")
+    moved = attrs.evolve(local, connection={"commit_store": second})
+    moved.run("repair", copy, "--commit-store", second, "--deep", "--yes")
+    judge(moved, set(), set(), copy)
+    refused = CliRunner().invoke(
+        command, ["adopt-identity", copy, "--commit-store", "conditional-put://", "--yes"], obj=lancekeep
+    )
+    assert refused.exit_code == 1  # it is no copy any more
+
+
+def test_digests_describe_the_manifests_of_the_copy(local: Lake) -> None:
+    with local.connect() as catalog:
+        lancekeep.digest(catalog)
+    lancekeep.backup(local.root, f"{local.above}/backup")
+    lancekeep.backup(f"{local.above}/backup", f"{local.above}/restored")
+    with local.connect(f"{local.above}/restored") as catalog:
+        report = lancekeep.verify(catalog)
+        assert not report.problems, report
+        catalog.write("ml.events", rows("afterwards", 0), "append")
+
+
+def test_cursors_of_events_expire_and_positions_of_subscribers_stay(local: Lake) -> None:
+    with local.connect() as catalog:
+        catalog.events.record()
+        cursor = catalog.events.latest()
+        catalog.write("ml.events", rows("later", 0), "append")
+        catalog.events.record()
+        Subscription.of(directory_of(catalog), "billing").begin(cursor)
+        lancekeep.backup(local.root, f"{local.above}/backup")
+        catalog.write("ml.events", rows("lost", 0), "append")
+        catalog.events.record()
+        lost = catalog.events.latest()
+    local.remove(local.root)
+    lancekeep.backup(f"{local.above}/backup", local.root)
+    local.upkeep("repair", "--deep", "--accept-loss", "--yes")
+    with local.connect() as catalog:
+        catalog.events.record()
+        for number in range(3):
+            catalog.write("ml.events", rows("new", number * 2), "append")
+            catalog.events.record()
+        for each in (cursor, lost):
+            with pytest.raises(lancekeep.CursorExpired):
+                catalog.events.read(each)
+        position = Subscription.of(directory_of(catalog), "billing").position()
+        assert position is not None
+        assert position.cursor == cursor
+    assert local.upkeep("fsck", "--deep")["findings"] == []
 
 
 # -- the page ------------------------------------------------------------------------------------------------------

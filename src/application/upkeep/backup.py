@@ -13,8 +13,8 @@ from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.digests import Digests
 from lancekeep.domain.backup import (
-    EVENTS_IN_ORDER,
     RECORD,
+    SUBSCRIBERS,
     BackedUpFile,
     BackupRecord,
     Part,
@@ -219,7 +219,7 @@ class Backup:
         files = sorted(map(BackedUpFile.of, stale), key=lambda file: (file.part is Part.NAMED, file.path))
         for file in files:
             self._retry.call(partial(self._target.objects.delete, _key(self._target, file.path)))
-        for directory in {file.root for file in files if file.root}:
+        for directory in {file.path.partition("/")[0] for file in files}:
             self._target.objects.prune(_key(self._target, directory))
         return len(files)
 
@@ -233,13 +233,15 @@ class Backup:
             otherwise than by commits.
         """
         wanted = set[str]()
-        for directory in EVENTS_IN_ORDER:
-            wanted |= self._copy_all(partial(self._list_below, directory), "copying events")
-        wanted |= self._copy_all(lambda: self._look(Part.RECORD_OF_VERSIONS), "copying tags and records")
+        wanted |= self._copy_all(partial(self._list_below, SUBSCRIBERS), "copying positions of subscribers")
+        records = self._copy_all(lambda: self._look(Part.RECORD_OF_VERSIONS), "copying tags and records")
         before = self._listed("listing versions")
         entries = _decided(self._list_below(f"{MANIFEST_DIRECTORY}/{VERSIONS}/"), before)
         listing = self._listed("listing versions")
+        wanted |= {path for path in records if path in listing.files or not BackedUpFile.of(path).is_mark}
         manifests = _decided({path: listing.infos[path] for path in listing.of(Part.MANIFEST)}, before)
+        created = self._created_branches(listing, records)
+        manifests = {path: info for path, info in manifests.items() if listing.files[path].root not in created}
         roots = {listing.files[path].root for path in manifests} | {MANIFEST_DIRECTORY}
         named = self._named(roots)
         self._copy(named, "copying files", immutable=True)
@@ -255,6 +257,11 @@ class Backup:
         moved = {file.root for file in before.files.values() if file.version is not None} - roots
         versions = sum(BackedUpFile.of(path).version is not None for path in kept & manifests.keys())
         return wanted, versions, gone | moved | torn | self._moved_tags(wanted, kept)
+
+    def _created_branches(self, listing: _Listing, records: set[str]) -> set[str]:
+        """Return the directories of branches that were created since the records were copied."""
+        files = {file.root: file.branch_file for file in listing.files.values() if file.part is Part.MANIFEST}
+        return {root for root, file in files.items() if file in listing.files and file not in records}
 
     def _copy_manifests(self, manifests: Mapping[str, ObjectInfo]) -> set[str]:
         """Copy manifests; of a staged one that has become a version since, the version."""
