@@ -248,7 +248,7 @@ Change = Callable[[lancekeep.Catalog], object]
 
 
 def append(catalog: lancekeep.Catalog) -> None:
-    catalog.write(TABLE, rows("other", 0), "append")
+    catalog.write(TABLE, rows("setup", 6), "append")
 
 
 def replace_versions(catalog: lancekeep.Catalog) -> None:
@@ -259,7 +259,6 @@ def replace_versions(catalog: lancekeep.Catalog) -> None:
 
 
 def move_tag(catalog: lancekeep.Catalog) -> None:
-    append(catalog)
     catalog.tags.update(TABLE, "moving", catalog.open(TABLE).version)
     catalog.upkeep.cleanup(timedelta(0), grace=timedelta(0))
 
@@ -272,6 +271,11 @@ def create_again(catalog: lancekeep.Catalog) -> None:
     drop(catalog)
     for number in range(3):
         catalog.write(TABLE, rows("again", number * 2), "append" if number else "create")
+
+
+def create_another_in_the_same_directory(catalog: lancekeep.Catalog) -> None:
+    catalog.drop_table("plain", keep=0)
+    catalog.write("plain", rows("plain", 2))
 
 
 def rename(catalog: lancekeep.Catalog) -> None:
@@ -298,7 +302,18 @@ def change_entries(catalog: lancekeep.Catalog) -> None:
     catalog.upkeep.optimize()
 
 
-CHANGES = (append, replace_versions, move_tag, drop, create_again, rename, rename_in_the_root, create, branch)
+CHANGES = (
+    create_another_in_the_same_directory,
+    append,
+    replace_versions,
+    move_tag,
+    drop,
+    create_again,
+    rename,
+    rename_in_the_root,
+    create,
+    branch,
+)
 
 
 @pytest.mark.parametrize("change", [*CHANGES, change_entries])
@@ -308,6 +323,8 @@ def test_change_at_any_step_leaves_a_whole_backup(change: Change, tmp_path: Path
     with lake.connect() as catalog:
         catalog.drop_table("ml.clone", keep=0)
         catalog.write("plain", rows("plain", 0))
+        catalog.tags.update(TABLE, "moving", 3)
+        append(catalog)
     shutil.copytree(lake.root, tmp_path / "saved")
     for step in count():
         calls, backup = count(), f"{tmp_path}/backup{step}"
@@ -324,11 +341,11 @@ def test_change_at_any_step_leaves_a_whole_backup(change: Change, tmp_path: Path
         assert lake.upkeep("fsck", "--deep")["findings"] == [], step
         read = contents_of_tables(lake)
         assert read.get("plain", read.get("other")) == ["plain"] * 2
-        possible: list[list[str] | None] = [["setup"] * 6, ["other"] * 2 + ["setup"] * 6]
+        possible: list[list[str] | None] = [["setup"] * 8, ["setup"] * 10]
         if change is create_again:
-            possible = [["setup"] * 6, *(["again"] * 2 * number for number in (1, 2, 3))]
+            possible = [["setup"] * 8, *(["again"] * 2 * number for number in (1, 2, 3))]
         elif change is drop:
-            possible = [["setup"] * 6, None]
+            possible = [["setup"] * 8, None]
         assert read.get(TABLE, read.get("ml.renamed")) in possible, (step, read)
         lake.remove(lake.root)
         shutil.copytree(tmp_path / "saved", lake.root)
