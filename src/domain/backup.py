@@ -117,12 +117,15 @@ class BackedUpFile:
 
     @property
     def is_mark(self) -> bool:
-        """Whether the file is a tag, a branch or a marker of a directory, which nothing replaces when it is removed."""
+        """Whether the file is a tag, a branch or a marker of a directory.
+
+        Nothing replaces it when it is removed.
+        """
         return self.path.rpartition("/")[2] in _MARKERS or f"/{REFERENCES}/" in self.path
 
     @property
     def branch_file(self) -> str | None:
-        """The path of the file that makes the root of a manifest a branch; None for the root of a table."""
+        """The path of the file that names the branch of a manifest; None on main."""
         table, tree, name = self.root.partition(f"/{BRANCHES}/")
         return f"{table}/{REFERENCES}/branches/{quote(name, safe='')}.json" if tree else None
 

@@ -379,7 +379,7 @@ def test_restored_catalog_in_use_is_not_replaced_by_the_same_command(local: Lake
     backup, restored = f"{local.above}/backup", f"{local.above}/restored"
     lancekeep.backup(local.root, backup)
     lancekeep.backup(backup, restored)
-    lancekeep.backup(backup, restored)  # nobody has written to it
+    lancekeep.backup(backup, restored)  # no process has written to it
     with local.connect(restored) as catalog:
         catalog.write("ml.events", rows("user", 0), "append")
     before = contents(restored)
