@@ -242,14 +242,16 @@ class Statements:
 
 @attrs.frozen
 class Pair:
-    """The table ``lake.t``, and the view ``copy`` with the rows that it must have according to Spark."""
+    """A table, or a branch of one, and a view of the rows that it must have according to Spark."""
 
     spark: SparkSession
     catalog: lancekeep.Catalog
+    table: str = "lake.t"
+    view: str = "copy"
 
     def differences(self, statements: Sequence[str]) -> list[str]:
         """What is different in the answers to statements."""
-        found, expected = self.answers(statements, "lake.t"), self.answers(statements, "copy")
+        found, expected = self.answers(statements, self.table), self.answers(statements, self.view)
         return [
             f"{statement}\n  only in lake: {list((found[at] - expected[at]).elements())[:3]}"
             f"\n  only in Spark: {list((expected[at] - found[at]).elements())[:3]}"
@@ -274,13 +276,21 @@ class Pair:
         return answers
 
     def replace(self, query: str) -> None:
-        """Have ``copy`` hold what a query of it gives."""
+        """Have the view hold what a query of it gives."""
         frame = self.spark.sql(query).coalesce(1).localCheckpoint()
-        frame.createOrReplaceTempView("copy")
+        frame.createOrReplaceTempView(self.view)
+
+    def branch(self, name: str) -> Pair:
+        """Create a branch with the rows of the table."""
+        self.spark.sql(f"CALL lake.system.create_branch('{self.table.removeprefix('lake.')}', '{name}')")
+        made = attrs.evolve(self, table=f"{self.table}.branch_{name}", view=f"copy_{name}")
+        made.replace(f"SELECT * FROM {self.view}")
+        return made
 
 
 @pytest.fixture
-def pair(spark: SparkSession, tmp_path: Path) -> Iterator[Pair]:
+def pair(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Yield an empty table; a test may give it further properties."""
     catalog = lancekeep.spark.install(
         spark, "lake", str(tmp_path / "lake"), commit_store=f"sqlite://{tmp_path}/commits.db"
     )
@@ -289,7 +299,9 @@ def pair(spark: SparkSession, tmp_path: Path) -> Iterator[Pair]:
         spark.conf.set(name, value)
     with catalog:
         columns = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
-        spark.sql(f"CREATE TABLE lake.t ({columns}) TBLPROPERTIES ('vector.vec' = '2')")
+        properties = {"vector.vec": "2", **getattr(request, "param", {})}
+        given = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        spark.sql(f"CREATE TABLE lake.t ({columns}) TBLPROPERTIES ({given})")
         yield Pair(spark, catalog)
     for name, former in before.items():
         spark.conf.unset(name) if former is None else spark.conf.set(name, former)
@@ -316,9 +328,57 @@ def test_generated_statements_give_rows_of_spark(pair: Pair) -> None:
         MAINTENANCE[number % len(MAINTENANCE)](pair.catalog)
         found = [f"SELECT id, s FROM {{t}} WHERE {statements.lookup(name)}" for name in INDEXED]
         assert pair.differences(["SELECT * FROM {t}", *found]) == []
+    change_branch(pair, statements)
     stored = lance.dataset(pair.catalog.describe_table("t").uri)
     assert stored.count_rows() == pair.spark.table("copy").count()
     assert stored.schema.field("vec").type == pa.list_(pa.float32(), 2)
+
+
+def change_branch(pair: Pair, statements: Statements) -> None:
+    """Change a branch, which changes nothing in the main history, and publish it."""
+    branch = pair.branch("dev")
+    for number in range(MUTATIONS):
+        mutate(branch, statements, number + 1)
+        found = [f"SELECT id, s FROM {{t}} WHERE {statements.lookup(name)}" for name in INDEXED]
+        assert branch.differences(["SELECT * FROM {t}", *found]) == []
+        assert pair.differences(["SELECT * FROM {t}"]) == []
+    pair.spark.sql("CALL lake.system.fast_forward('t', 'dev')")
+    pair.replace(f"SELECT * FROM {branch.view}")
+    assert pair.differences(["SELECT * FROM {t}"]) == []
+
+
+@pytest.mark.parametrize("pair", [{"lancekeep.stable_row_ids": "true"}], indirect=True)
+def test_streamed_changes_add_up_to_rows_of_spark(pair: Pair, tmp_path: Path) -> None:
+    statements = Statements(SEED)
+    rows = statements.rows(0, 12)
+    pair.spark.sql(f"INSERT INTO lake.t {rows}")
+    follow(pair, tmp_path)
+    pair.spark.sql("DELETE FROM lake.t WHERE id % 5 = 1")  # a generated condition may choose no row
+    pair.replace(f"SELECT * FROM ({rows}) WHERE id % 5 <> 1")
+    for number in range(2 + MUTATIONS):
+        mutate(pair, statements, number)
+        MAINTENANCE[1](pair.catalog)
+        follow(pair, tmp_path)
+        assert pair.differences(["SELECT * FROM {t}"]) == []
+        assert sums(pair) == pair.answers(["SELECT * FROM {t}"], "copy")
+    kinds = {row[0] for row in pair.spark.sql("SELECT DISTINCT _change_type FROM lake.changes").collect()}
+    assert kinds == {"insert", "delete", "update_preimage", "update_postimage"}
+
+
+def follow(pair: Pair, place: Path) -> None:
+    """Stream the new changes of the table into the table ``changes``."""
+    options = {"root": str(place / "lake"), "commit_store": f"sqlite://{place}/commits.db"}
+    source = pair.spark.readStream.format("lancekeep").options(**options, read_changes="true").load("t")
+    written = source.writeStream.format("lancekeep").options(**options, checkpointLocation=str(place / "checkpoint"))
+    written.trigger(availableNow=True).start("changes").awaitTermination()
+
+
+def sums(pair: Pair) -> list[Counter[str]]:
+    """Return the rows that were added once more than removed, as text."""
+    sign = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
+    row = f"cast(struct({', '.join(COLUMNS)}) AS STRING)"
+    query = f"SELECT {row} row, sum({sign}) n FROM lake.changes GROUP BY 1 HAVING n <> 0"
+    return [Counter({found.row: found.n for found in pair.spark.sql(query).collect()})]
 
 
 def mutate(pair: Pair, statements: Statements, number: int) -> None:
@@ -329,26 +389,26 @@ def mutate(pair: Pair, statements: Statements, number: int) -> None:
 
 def insert(pair: Pair, statements: Statements, number: int) -> None:
     query = f"SELECT * FROM {{t}} WHERE {statements.condition()}"
-    pair.spark.sql("INSERT INTO lake.t " + query.replace("{t}", "lake.t"))
-    pair.replace(f"SELECT * FROM copy UNION ALL {query.replace('{t}', 'copy')}")
+    pair.spark.sql(f"INSERT INTO {pair.table} {query.replace('{t}', pair.table)}")
+    pair.replace(f"SELECT * FROM {pair.view} UNION ALL {query.replace('{t}', pair.view)}")
 
 
 def overwrite(pair: Pair, statements: Statements, number: int) -> None:
     rows = statements.rows(100 + 12 * number, 12)
-    pair.spark.sql(f"INSERT OVERWRITE lake.t {rows}")
+    pair.spark.sql(f"INSERT OVERWRITE {pair.table} {rows}")
     pair.replace(rows)
 
 
 def delete(pair: Pair, statements: Statements, number: int) -> None:
     condition = f"{statements.target()} AND {statements.subquery()}"
-    pair.spark.sql(f"DELETE FROM lake.t WHERE {condition.replace('{t}', 'lake.t')}")
-    pair.replace(f"SELECT * FROM copy WHERE NOT coalesce({condition.replace('{t}', 'copy')}, false)")
+    pair.spark.sql(f"DELETE FROM {pair.table} WHERE {condition.replace('{t}', pair.table)}")
+    pair.replace(f"SELECT * FROM {pair.view} WHERE NOT coalesce({condition.replace('{t}', pair.view)}, false)")
 
 
 def update(pair: Pair, statements: Statements, number: int) -> None:
     condition, values = statements.target(), statements.values()
-    pair.spark.sql(f"UPDATE lake.t SET {assigned(values)} WHERE {condition}")
-    pair.replace(f"SELECT {chosen(values, condition)} FROM copy")
+    pair.spark.sql(f"UPDATE {pair.table} SET {assigned(values)} WHERE {condition}")
+    pair.replace(f"SELECT {chosen(values, condition)} FROM {pair.view}")
 
 
 def assigned(values: Mapping[str, str]) -> str:
@@ -371,14 +431,15 @@ def merge(pair: Pair, statements: Statements, number: int) -> None:
     gone, changes, orphaned = (statements.target() for _ in range(3))
     values = {name: f"s_{name}" for name in statements.random.sample(list(COLUMNS)[1:], 3)} | statements.values()
     pair.spark.sql(
-        f"MERGE INTO lake.t USING source ON id = s_id WHEN MATCHED AND {gone} THEN DELETE "
+        f"MERGE INTO {pair.table} USING source ON id = s_id WHEN MATCHED AND {gone} THEN DELETE "
         f"WHEN MATCHED AND {changes} THEN UPDATE SET {assigned(values)} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(COLUMNS)}) VALUES ({', '.join(f's_{name}' for name in COLUMNS)}) "
         f"WHEN NOT MATCHED BY SOURCE AND {orphaned} THEN DELETE"
     )
+    view = pair.view
     pair.replace(
-        f"SELECT {chosen(values, changes)} FROM copy JOIN source ON id = s_id WHERE NOT coalesce({gone}, false) "
+        f"SELECT {chosen(values, changes)} FROM {view} JOIN source ON id = s_id WHERE NOT coalesce({gone}, false) "
         "UNION ALL "
-        f"SELECT {', '.join(f's_{name}' for name in COLUMNS)} FROM source LEFT ANTI JOIN copy ON id = s_id UNION ALL "
-        f"SELECT * FROM copy WHERE id NOT IN (SELECT s_id FROM source) AND NOT coalesce({orphaned}, false)"
+        f"SELECT {', '.join(f's_{name}' for name in COLUMNS)} FROM source LEFT ANTI JOIN {view} ON id = s_id UNION ALL "
+        f"SELECT * FROM {view} WHERE id NOT IN (SELECT s_id FROM source) AND NOT coalesce({orphaned}, false)"
     )
