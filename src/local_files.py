@@ -136,6 +136,8 @@ def replace_file(target: Path, content: bytes, what: str, path: Path, *, private
                     _keep_owner(file.fileno(), target, private=private)
                 file.write(content)
                 file.flush()
+                if target.exists():
+                    _be_later(file.fileno(), target)
                 os.fsync(file.fileno())
             os.replace(staged, target)
         except BaseException:
@@ -149,6 +151,16 @@ def replace_file(target: Path, content: bytes, what: str, path: Path, *, private
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _be_later(descriptor: int, target: Path) -> None:
+    """Give a file a later time than the file that it replaces.
+
+    Two changes within a tick of the clock may bring an inode and a size back, and `WatchedFile` must see them.
+    """
+    old, new = os.stat(target), os.fstat(descriptor)
+    if new.st_mtime_ns <= old.st_mtime_ns:
+        os.utime(descriptor, ns=(new.st_atime_ns, old.st_mtime_ns + 1))
 
 
 def _keep_owner(descriptor: int, target: Path, *, mode: bool = True, private: bool = True) -> None:

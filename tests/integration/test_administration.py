@@ -842,7 +842,9 @@ def test_a_file_that_the_server_may_not_give_back_stays_readable_to_the_server(
     def of_another(path: Any, **named: Any) -> os.stat_result:
         found = real(path, **named)
         owned = path in (file, policy)
-        return os.stat_result((*found[:4], 12345 if owned else found[4], *found[5:])) if owned else found
+        return (
+            found if not owned else os.stat_result((*found[:4], 12345, *found[5:]), {"st_mtime_ns": found.st_mtime_ns})
+        )
 
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
@@ -870,6 +872,19 @@ def test_a_command_of_root_leaves_the_files_to_the_server(tmp_path: Path) -> Non
     for path in (file, policy, tmp_path / ".keys.json.lock", tmp_path / ".policy.toml.lock"):
         assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346), path
     assert len(KeyFile(file).keys()) == 2
+
+
+def test_each_change_has_a_later_time_so_servers_read_it(site: Site) -> None:
+    """A file system reuses inodes, and two keys of a name have one size; the clock may stand still or go back."""
+    later = time.time_ns() + 3600 * 10**9
+    for path in (site.file.path, site.policy):
+        os.utime(path, ns=(later, later))
+    for _ in range(3):
+        times = [path.stat().st_mtime_ns for path in (site.file.path, site.policy)]
+        made = site.ask(f"{KEYS}/create", {"name": "ann"}).json()
+        site.ask(f"{POLICY}/grants/add", {"on": "", "role": "read", "principals": ["key:ann"]}).raise_for_status()
+        assert site.reads(made["key"]) == 200
+        assert [path.stat().st_mtime_ns for path in (site.file.path, site.policy)] == [each + 1 for each in times]
 
 
 def test_a_damaged_file_of_keys_is_the_servers_fault(site: Site) -> None:
