@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qs
 from uuid import uuid4
 
 import attrs
@@ -29,6 +30,7 @@ import pyarrow as pa
 import pytest
 from deployments import bucket
 from fake_gcs import FakeGcs
+from joserfc import jwk, jwt
 from lance import DatasetBasePath
 from pages import ROOT, Reader, blocks, free_port, server_at
 from readers.walk import Walk
@@ -372,6 +374,86 @@ def test_administration(home: Path, server_settings: dict[str, str]) -> None:
     listed = {route.path: route.operation_id for route in ADMINISTRATION}
     rows = rows_of("administration.md", "| route | operation | fields |")
     assert {cells[0].strip("`").split(" ")[1]: cells[1].strip("`") for cells in rows} == listed
+
+
+class Provider(BaseHTTPRequestHandler):
+    """An identity provider with one key, whose clients are in the group of engineers."""
+
+    key = jwk.RSAKey.generate_key(2048, {"kid": "one"}, private=True)
+
+    @property
+    def _issuer(self) -> str:
+        return f"http://{self.headers['host']}"
+
+    def _answer(self, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path == "/jwks":
+            self._answer({"keys": [self.key.as_dict(private=False)]})
+        else:
+            issuer = self._issuer
+            self._answer({"issuer": issuer, "jwks_uri": f"{issuer}/jwks", "token_endpoint": f"{issuer}/token"})
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        claims: dict[str, Any] = {
+            "iss": self._issuer,
+            "aud": "lancekeep",
+            "sub": form["client_id"][0],
+            "groups": ["engineers"],
+        }
+        claims["exp"] = int(datetime.now(UTC).timestamp()) + 300
+        self._answer({"access_token": jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.key)})
+
+
+def test_sign_in(home: Path, server_settings: dict[str, str]) -> None:
+    """A client of a provider gets a token, with which the server knows the principal and the groups."""
+    with lancekeep.connect("lake", commit_store="conditional-put://") as catalog:
+        catalog.create_namespace("ml")
+        catalog.create_namespace("hr")
+    provider = HTTPServer(("127.0.0.1", 0), Provider)
+    Thread(target=provider.serve_forever, daemon=True).start()
+    places = {"https://id.example.com": f"http://127.0.0.1:{provider.server_port}", **server_settings}
+    text = page("sign-in.md").read_text()
+    for place, own in places.items():
+        text = text.replace(place, own)
+    tomls = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+
+    def settings(given: Mapping[str, Any]) -> None:
+        [found] = (each for each in tomls if tomllib.loads(each) == given)
+        name = re.findall(r"# (\S+\.toml)", found)[0]
+        before = (home / name).read_text() if (home / name).exists() else "[server]\n"
+        (home / name).write_text(found.replace("[server]\n", before))
+
+    reader = Reader(places, settings=settings)
+    assert reader.read(page("sign-in.md")) == 7
+    lines = [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
+    assert {line["principal"] for line in lines if line.get("operation")} == {"jwt:loader"}
+    provider.shutdown()
+    provider.server_close()
+
+
+def test_team_subtree(home: Path, server_settings: dict[str, str]) -> None:
+    def settings(given: Mapping[str, Any]) -> None:
+        [text] = re.findall(r"```toml\n(.*?)```", page("team-subtree.md").read_text(), re.DOTALL)
+        assert tomllib.loads(text) == given
+        (home / "policy.toml").write_text(text)
+
+    places = {
+        "--file keys.json\n": "--file keys.json | tee key.txt\n",
+        "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
+        '"lk_3f0c5e9a1b2d_…"': 'open("key.txt").read().strip()',
+        "lk_3f0c5e9a1b2d_…": "lk_…",
+        **server_settings,
+    }
+    assert Reader(places, settings=settings).read(page("team-subtree.md")) == 8
+    with lancekeep.connect("lake", commit_store="conditional-put://") as catalog:
+        assert catalog.open("vision.raw.frames").count_rows() == 2
 
 
 def test_several_catalogs(home: Path, port: int, server_settings: dict[str, str]) -> None:
