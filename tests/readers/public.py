@@ -97,6 +97,7 @@ SERVICES: Mapping[str, Mapping[str, str]] = {
 """Methods of the services of a catalog that change something."""
 
 FUNCTIONS: Mapping[str, str] = {
+    "backup": "writes a copy of the whole catalog: test_backups.py",
     "copy_catalog": "changes the home of the entries: test_copy_catalog.py",
     "digest": "digest",
     "drop_fragments": "gives rows up that cannot be read: test_verification.py",
