@@ -248,6 +248,8 @@ def test_no_secret_and_no_hash_is_in_another_answer_or_in_the_audit_log(site: Si
         assert key.digest not in seen
     for whole in (made["key"], rotated["key"]):
         assert whole.split("_", 2)[2] not in seen
+    assert 'lancekeep_requests_total{operation="CreateKey",status="201"}' in seen
+    assert 'lancekeep_commits_total{operation="CreateKey"' not in seen  # a key is no commit
 
 
 def test_a_change_of_keys_has_a_line_that_says_who_changed_what(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
