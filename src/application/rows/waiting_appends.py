@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from lancekeep.application.rows.waiting_writes import WaitingWrite, by_asker
+from lancekeep.application.rows.waiting_writes import WaitingWrite, all_announced
 from lancekeep.domain.appends import Waiting
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.commit_token import CommitToken
@@ -71,13 +71,7 @@ def announce(appends: Sequence[Append], token: Callable[[], CommitToken]) -> Non
     Raises:
         Dropped: A process has given up. Its appends are dropped, and the commit must not be attempted.
     """
-    is_complete = True
-    for asker, theirs in by_asker(appends):
-        if not asker.announce([append.number for append in theirs], token()):
-            is_complete = False
-            for append in theirs:
-                append.drop()
-    if not is_complete:
+    if not all_announced(appends, lambda asker, theirs: asker.announce([each.number for each in theirs], token())):
         raise Dropped("a process that has sent appends of the group has given up")
 
 

@@ -13,7 +13,7 @@ import attrs
 import pyarrow as pa
 
 from lancekeep.application.rows.committer import WaitingLine
-from lancekeep.application.rows.waiting_writes import WaitingWrite, by_asker
+from lancekeep.application.rows.waiting_writes import WaitingWrite, all_announced
 from lancekeep.domain.appends import Waiting
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.commit_token import CommitToken
@@ -129,12 +129,14 @@ def announce(group: Sequence[Upsert], counts: Sequence[MergeCounts], token: Comm
         counts: What each of them inserts and updates.
         token: The token of the attempt; None if the engine commits without one.
     """
-    counted = dict(zip(group, counts, strict=True))
-    for asker, theirs in by_asker(group):
-        numbers = [upsert.number for upsert in theirs]
-        if token is not None and not asker.announce(numbers, token, [counted[upsert] for upsert in theirs]):
-            for upsert in theirs:
-                upsert.drop()
+    if token is not None:
+        counted = dict(zip(group, counts, strict=True))
+        all_announced(
+            group,
+            lambda asker, theirs: asker.announce(
+                [upsert.number for upsert in theirs], token, [counted[upsert] for upsert in theirs]
+            ),
+        )
     for upsert in group:
         upsert.announce(token)
 

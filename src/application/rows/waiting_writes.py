@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import TypeVar
 
 import attrs
 
+from lancekeep.application.concurrency import all_alongside
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.recorded_keys import SharedKey
 from lancekeep.ports.committers import Asker, Declined, Reply, SentUpsert
@@ -132,6 +133,30 @@ def by_asker(writes: Sequence[W]) -> Iterator[tuple[Asker, list[W]]]:
         if write.asker is not None:
             found.setdefault(id(write.asker), (write.asker, []))[1].append(write)
     return iter(found.values())
+
+
+def all_announced(writes: Sequence[W], announce: Callable[[Asker, Sequence[W]], bool]) -> bool:
+    """Announce a commit to the processes that have sent its writes.
+
+    The writes of a process that has given up are dropped. The processes are asked at the same time, because each
+    process may be silent for seconds.
+
+    Args:
+        writes: The writes of the commit.
+        announce: Announces the commit to a process with its writes; as `Asker.announce`.
+
+    Returns:
+        Whether no write was dropped.
+    """
+    asked = list(by_asker(writes))
+    answers = all_alongside(lambda each: announce(*each), asked) if len(asked) > 1 else starmap(announce, asked)
+    is_complete = True
+    for (_, theirs), is_known in zip(asked, answers, strict=True):
+        if not is_known:
+            is_complete = False
+            for write in theirs:
+                write.drop()
+    return is_complete
 
 
 def answer_all(writes: Sequence[WaitingWrite]) -> None:
