@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -94,16 +95,25 @@ def test_count_from_the_manifest_reads_nothing(spark: SparkSession, lake: lancek
     assert of(spark, "SELECT count(*) FROM lake.t") == ([(FRAGMENTS * ROWS,)], {})
 
 
-@pytest.mark.parametrize("columnar", ["true", "false"])
-def test_rows_are_counted_in_both_forms(spark: SparkSession, lake: lancekeep.Catalog, columnar: str) -> None:
-    """Spark's own readers report nothing; nothing is shown then in place of zeros."""
-    spark.conf.set("spark.lancekeep.columnar", columnar)
+@contextmanager
+def columnar(spark: SparkSession, value: str) -> Iterator[None]:
+    spark.conf.set("spark.lancekeep.columnar", value)
     try:
-        _, metrics = of(spark, "SELECT text FROM lake.t")
+        yield
     finally:
         spark.conf.unset("spark.lancekeep.columnar")
-    assert metrics.get("rows read") == ("4,000" if columnar == "true" else None)
-    assert metrics["fragments selected"] == "4"
+
+
+def test_nothing_is_shown_in_place_of_numbers_that_are_not_counted(
+    spark: SparkSession, lake: lancekeep.Catalog
+) -> None:
+    changes = "SELECT id FROM lake.t CHANGES FROM VERSION 1 TO VERSION 2"
+    with columnar(spark, "false"):
+        assert of(spark, "SELECT text FROM lake.t")[1] == {"fragments selected": "4", "fragments pruned": "0"}
+        assert of(spark, changes)[1] == {}
+    with columnar(spark, "true"):
+        assert of(spark, "SELECT text FROM lake.t")[1]["rows read"] == "4,000"
+        assert int(of(spark, changes)[1]["rows read"].replace(",", "")) >= ROWS
 
 
 def test_scan_without_columns_reports_too(spark: SparkSession, lake: lancekeep.Catalog) -> None:
@@ -122,3 +132,17 @@ def test_both_tables_of_a_join_are_shown(spark: SparkSession, lake: lancekeep.Ca
     frame = spark.sql("SELECT a.id FROM lake.t a JOIN parts.dataset b ON a.id = b.id WHERE a.third <> 0")
     assert len(frame.collect()) == 66
     assert {"partitions selected", "fragments pruned"} <= shown(spark).keys()
+
+
+def test_stream_shows_no_numbers_that_are_not_counted(spark: SparkSession, lake: lancekeep.Catalog) -> None:
+    query = spark.readStream.table("lake.t").writeStream.format("memory").queryName("streamed")
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert shown(spark) == {}
+    assert spark.table("streamed").count() == FRAGMENTS * ROWS
+
+
+def test_changed_rows_show_what_they_read(spark: SparkSession, lake: lancekeep.Catalog) -> None:
+    spark.sql("CREATE OR REPLACE TABLE lake.changed AS SELECT id, id % 3 third FROM range(0, 300, 1, 1)")
+    spark.sql("UPDATE lake.changed SET id = -id WHERE third = 1")
+    metrics = shown(spark)
+    assert (metrics["rows read"], metrics["fragments selected"]) == ("300", "1")

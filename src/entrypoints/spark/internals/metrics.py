@@ -98,7 +98,7 @@ def custom_metrics(driver: Driver, descriptions: Mapping[str, str]) -> Any:
         descriptions: What Spark's UI calls each metric. A sum of bytes begins with that word.
     """
     kind = _class(driver)
-    if kind is None:
+    if kind is None or not descriptions:
         return driver.array(classes.METRIC + "CustomMetric", [])
     return kind.metrics("\n".join(f"{name}={text}" for name, text in descriptions.items()))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lancekeep.entrypoints.spark.internals.metrics import custom_metrics, driver_metrics
 from lancekeep.entrypoints.spark.reading import BY_INDEX, READ_BYTES, READ_ROWS, REQUESTS
-from lancekeep.entrypoints.spark.sql.form import distributes
 from lancekeep.entrypoints.spark.sql.jvm import Proxy
 
 PARTITIONS = "partitions"
@@ -32,20 +31,24 @@ _OF_TASKS = (READ_ROWS, READ_BYTES, REQUESTS, BY_INDEX)
 
 
 class Metered(Proxy):
-    """Answers for a scan whose tasks report what they read.
+    """Answers for a scan with metrics.
 
     Attributes:
         _of_plan: The names of the numbers that `_planned` returns.
     """
 
-    _of_plan: Sequence[str] = ()
+    _of_plan: tuple[str, ...] = ()
 
     def supportedCustomMetrics(self) -> Any:
-        shown = (*self._of_plan, *(_OF_TASKS if distributes(self._jvm) else ()))
+        shown = (*self._of_plan, *(_OF_TASKS if self._reports() else ()))
         return custom_metrics(self._jvm, {name: _DESCRIPTIONS[name] for name in shown})
 
     def reportDriverMetrics(self) -> Any:
         return driver_metrics(self._jvm, self._planned())
+
+    def _reports(self) -> bool:
+        """Return whether the tasks report what they read."""
+        return False
 
     def _planned(self) -> Mapping[str, int]:
         """Return the numbers that the driver knows when it has planned the tasks."""

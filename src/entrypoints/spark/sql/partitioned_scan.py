@@ -167,7 +167,7 @@ class PartitionedScan(AggregatingScan):
         return self
 
     def toMicroBatchStream(self, checkpoint: str) -> Any:
-        self._form = None  # Spark's own readers of a stream return rows
+        self._form, self._of_plan = None, ()  # Spark's own readers of a stream return rows, and no metrics
         return self._streams.read(ObjectId((DATASET,)), self._schema, self._options, checkpoint)
 
     def planInputPartitions(self) -> Any:
@@ -181,7 +181,7 @@ class PartitionedScan(AggregatingScan):
         self._fragments = fragments
         return partitions(self._jvm, tasks)
 
-    _of_plan = (PARTITIONS, PRUNED_PARTITIONS, FRAGMENTS)
+    _of_plan: tuple[str, ...] = (PARTITIONS, PRUNED_PARTITIONS, FRAGMENTS)
 
     def _planned(self) -> dict[str, int]:
         read = {PARTITIONS: len(self._scan.partitions), PRUNED_PARTITIONS: self._scan.skipped}

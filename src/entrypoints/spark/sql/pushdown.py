@@ -18,7 +18,7 @@ from lancekeep.domain.errors import Unsupported
 from lancekeep.entrypoints.spark.internals.classes import EXPRESSIONS, READ
 from lancekeep.entrypoints.spark.internals.schemas import arrow_of
 from lancekeep.entrypoints.spark.sql.aggregates import Aggregation, counts_rows
-from lancekeep.entrypoints.spark.sql.form import Form
+from lancekeep.entrypoints.spark.sql.form import Form, distributes
 from lancekeep.entrypoints.spark.sql.jvm import Jvm, Proxy, struct
 from lancekeep.entrypoints.spark.sql.metrics import Metered
 from lancekeep.entrypoints.spark.sql.samples import Sample
@@ -191,6 +191,9 @@ class DriverScan(Metered):
     @property
     def _is_columnar(self) -> bool:
         return self._form is not None and self._form.is_columnar
+
+    def _reports(self) -> bool:
+        return self._form is not None and distributes(self._jvm)
 
     def toMicroBatchStream(self, checkpoint: str) -> Any:
         raise Unsupported("a count is no stream")

@@ -185,7 +185,7 @@ class Scan(AggregatingScan):
         return self._batch
 
     def toMicroBatchStream(self, checkpoint: str) -> Any:
-        self._form = None  # Spark's own readers of a stream return rows
+        self._form, self._of_plan = None, ()  # Spark's own readers of a stream return rows, and no metrics
         return self._to_stream(self._schema, checkpoint)
 
     def _planned(self) -> dict[str, int]:
