@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from threading import Condition, Event, Thread
 from typing import Any
+from uuid import uuid4
 
 import attrs
 import lance
@@ -515,6 +518,62 @@ def test_cursors_of_events_expire_and_positions_of_subscribers_stay(local: Lake)
         assert position is not None
         assert position.cursor == cursor
     assert local.upkeep("fsck", "--deep")["findings"] == []
+
+
+def test_backup_in_another_storage_is_restored_from_there(local: Lake, moto_endpoint: str) -> None:
+    backup, options = f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint)
+    lancekeep.backup(local.root, backup, target_storage_options=options)
+    with lancekeep.connect(backup, storage_options=options, commit_store=local.connection["commit_store"]) as catalog:
+        assert catalog.open("ml.clone").to_table().num_rows == 6
+        assert catalog.open("ml.events", branch="trial").to_table().num_rows == 4
+    local.remove(local.root)
+    lancekeep.backup(backup, local.root, storage_options=options, target_storage_options={})
+    assert local.upkeep("fsck", "--deep")["findings"] == []
+    judge(local, set(), set())
+
+
+def test_decided_commit_of_a_crashed_writer_is_in_the_backup(local: Lake, tmp_path: Path) -> None:
+    with local.connect() as catalog:
+        committed = catalog.write("ml.events", rows("crashed", 0), "append")
+    staged = f"{committed.path}-{uuid4()}"
+    os.rename(f"/{committed.path}", f"/{staged}")
+    with closing(sqlite3.connect(tmp_path / "commits.db")) as store, store:
+        change = "UPDATE version_rows SET path = ?, final = 0 WHERE path = ?"
+        assert store.execute(change, (staged, committed.path)).rowcount == 1
+    lancekeep.backup(local.root, f"{tmp_path}/backup")
+    local.remove(local.root)
+    lancekeep.backup(f"{tmp_path}/backup", local.root)
+    local.upkeep("repair", "--deep", "--yes")
+    with local.connect() as catalog:
+        assert catalog.open("ml.events").count_rows() == 8
+
+
+def test_staged_manifest_of_a_commit_in_progress_is_left_out(local: Lake, tmp_path: Path) -> None:
+    calls = count()
+
+    def stage(_: int, __: int, what: str) -> None:
+        if what == "listing versions" and next(calls) == 1:  # after the listing that shows what was there before
+            first = next(Path(local.root).glob("*ml$events/_versions/*.manifest"))
+            shutil.copy(first, f"{first}-{uuid4()}")
+
+    lancekeep.backup(local.root, f"{tmp_path}/backup", progress=stage)
+    assert [path for path in contents(local.root) if ".manifest-" in path]
+    assert not [path for path in contents(f"{tmp_path}/backup") if ".manifest-" in path]
+
+
+def test_records_of_ingested_files_are_copied_up_to_the_latest_version(local: Lake, tmp_path: Path) -> None:
+    [table] = Path(local.root).glob("*ml$events")
+    directory = table / "_ingested"
+    directory.mkdir()
+    own, later = (f"{version:020}.{'a' * 32}.b-settled.arrow" for version in (3, 4))
+    for name in (own, later):
+        (directory / name).touch()
+    report = lancekeep.backup(local.root, f"{tmp_path}/backup")
+    assert report.changed == ()
+    assert [path.name for path in Path(tmp_path, "backup", table.name, "_ingested").iterdir()] == [own]
+    (directory / later).rename(directory / later.replace(".b-", "-and-before.b-"))
+    report = lancekeep.backup(local.root, f"{tmp_path}/backup")  # it also has records of versions in the backup
+    assert report.changed == (table.name,)
 
 
 # -- the page ------------------------------------------------------------------------------------------------------
