@@ -15,7 +15,6 @@ from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.restrictions import RESTRICTED, RIGHTS, Restriction, united
 from lancekeep.domain.rights import OF_ADMINS, RIGHT_OF, ROLES, Permission, Right, name_of, role_of
-from lancekeep.entrypoints.rest.security.permissions import Kind, plain_needs
 
 _SEVERAL = ("rename_table", "undrop_table", "register_table", "create_materialized_view")
 """The operations that need rights on two objects; batches need the rights for their members."""
@@ -150,6 +149,9 @@ def _needed(question: str, what: ObjectId) -> tuple[Sequence[Permission], bool]:
     operations = {key: each for each in RIGHT_OF for key in (each, name_of(each).lower())}
     operation = operations.get(lower)
     if operation is not None and operation not in _SEVERAL:
+        # Loads the models of all requests, which take a second; commands that show grants do without.
+        from lancekeep.entrypoints.rest.security.permissions import Kind, plain_needs
+
         found = plain_needs(operation, what)
         return [each.permission for each in found], found[0].kind is Kind.LISTING
     raise InvalidInput(
