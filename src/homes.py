@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from lancekeep.domain.dropped import dropped_tables
 from lancekeep.domain.errors import InvalidInput, LancekeepError, Refused
 from lancekeep.domain.home_copy import COPY_PROPERTY, MANIFEST_STORE_PROPERTY
 from lancekeep.domain.identifiers import ObjectId
+from lancekeep.domain.identity import identity_in
 from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.ports.object_store import ObjectStore
 
@@ -235,8 +236,9 @@ def backup(
     Raises:
         InvalidInput: One place is below the other.
         NotFound: The source holds no table.
-        Refused: The target holds something else than a backup of the source, or was written to since; or the source is
-            an unfinished backup. Nothing was changed.
+        Refused: The target holds something else than a backup of the source, or was written to since; the source is an
+            unfinished backup; or it is another catalog than before, or has lost what the backup holds. Nothing was
+            changed.
     """
     from lancekeep.application.upkeep.backup import Backup
 
@@ -254,8 +256,17 @@ def backup(
         kept = [dropped.table.location for dropped in dropped_tables(view, ObjectId())]
         return kept + [entry.location for entry in view.all_of(TABLE) if entry.location is not None]
 
+    def identity(place: OutsideDirectory) -> str | None:
+        for entries in (manifest_table(place.objects, place.key), DirectoryListing(place.objects, place.key)):
+            with suppress(LancekeepError):  # a damaged place has no identity
+                if (found := identity_in(entries.view().properties)) is not None:
+                    return found.id
+        return None
+
     try:
-        return Backup(left, right, Retry(), duplicate=duplicate, locations=locations, progress=progress).run()
+        return Backup(
+            left, right, Retry(), duplicate=duplicate, locations=locations, identity=identity, progress=progress
+        ).run()
     finally:
         left.objects.close()
         right.objects.close()

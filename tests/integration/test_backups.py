@@ -30,6 +30,7 @@ from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.events.subscriptions import Subscription
 from lancekeep.composition import migrate_schema
+from lancekeep.domain.backup import RECORD
 from lancekeep.entrypoints.cli import lancekeep as command
 
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.string())])
@@ -437,6 +438,77 @@ def test_stopped_backup_is_no_backup_until_it_is_completed(local: Lake) -> None:
     local.remove(local.root)
     lancekeep.backup(backup, local.root)
     judge(local, set(), set())
+
+
+def test_moved_unfinished_backup_is_not_restored(local: Lake) -> None:
+    backup, moved, restored = (f"{local.above}/{name}" for name in ("backup", "moved", "restored"))
+    stop_at_the_end(local.root, backup)
+    Path(backup).rename(moved)
+    with pytest.raises(lancekeep.Refused, match="is an unfinished backup"):
+        lancekeep.backup(moved, restored)
+    assert not Path(restored).exists()
+
+
+def stop_at_the_end(source: str, target: str) -> None:
+    """Back up a catalog, and leave the target as a kill before the last step does."""
+    lancekeep.backup(source, target)
+    record = Path(target, RECORD)
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"contents": ""}))
+
+
+def test_stopped_restore_into_which_someone_wrote_is_not_continued(local: Lake) -> None:
+    backup, restored = f"{local.above}/backup", f"{local.above}/restored"
+    lancekeep.backup(local.root, backup)
+    stop_at_the_end(backup, restored)
+    lancekeep.backup(backup, restored)  # no process has written to it
+    stop_at_the_end(backup, restored)
+    with local.connect(restored) as catalog:
+        catalog.write("ml.events", rows("user", 0), "append")
+    before = contents(restored)
+    with pytest.raises(lancekeep.Refused, match=r"versions that the backup .* lacks, .*so it may be a catalog in use"):
+        lancekeep.backup(backup, restored)
+    assert contents(restored) == before
+
+
+def another_catalog(local: Lake) -> None:
+    local.remove(local.root)
+    with local.connect() as catalog:
+        catalog.initialize()
+        catalog.write("stray", rows("stray", 0))
+
+
+def no_identity(local: Lake) -> None:
+    local.remove(local.root)
+    lance.write_dataset(rows("stray", 0), f"{local.root}/stray.lance")
+
+
+def lost_entries(local: Lake) -> None:
+    local.remove(f"{local.root}/__manifest")
+
+
+def lost_table(local: Lake) -> None:
+    with local.connect() as catalog:
+        place = catalog.describe_table("ml.events").uri.rpartition("/")[2]
+    local.remove(f"{local.root}/{place}")
+
+
+@pytest.mark.parametrize(
+    ("disaster", "message"),
+    [
+        (another_catalog, "is the backup of the catalog [0-9a-f]{32} that was there"),
+        (no_identity, "has the id None"),
+        (lost_entries, "has no entries of tables any more"),
+        (lost_table, r"lost every version of 1 tables that it still names, such as .*ml\$events"),
+    ],
+)
+def test_lost_catalog_does_not_replace_its_backup(local: Lake, disaster: Callable[[Lake], None], message: str) -> None:
+    backup = f"{local.above}/backup"
+    lancekeep.backup(local.root, backup)
+    before = contents(backup)
+    disaster(local)
+    with pytest.raises(lancekeep.Refused, match=message):
+        lancekeep.backup(local.root, backup)
+    assert contents(backup) == before
 
 
 def test_next_backup_copies_new_files_only_and_forgets_dropped_tables(local: Lake) -> None:

@@ -105,6 +105,7 @@ class Backup:
         duplicate: Copies a file by the keys of both places, so that its bytes do not pass through the memory of this
             process; None if the two storages cannot.
         locations: Returns the directories of the tables that the entries in a place name.
+        identity: Returns the id of the catalog in a place; None without one.
         progress: Called with the number of copied files, the number to copy, and what is done.
     """
 
@@ -116,6 +117,7 @@ class Backup:
         *,
         duplicate: Callable[[str, str], None] | None,
         locations: Callable[[OutsideDirectory], Collection[str]],
+        identity: Callable[[OutsideDirectory], str | None],
         progress: Progress,
     ) -> None:
         self._source = source
@@ -123,6 +125,7 @@ class Backup:
         self._retry = retry
         self._duplicate = duplicate
         self._locations = locations
+        self._identity = identity
         self._progress = progress
         self._held: dict[str, int] = {}
         self._now: dict[str, ObjectInfo] = {}
@@ -135,7 +138,8 @@ class Backup:
 
         Raises:
             NotFound: The source holds no table.
-            Refused: The target holds something else, or was written to; or the source is an unfinished backup.
+            Refused: The target holds something else, or was written to; the source is an unfinished backup; or it is
+                not the catalog of the backup any more, or has lost what the backup holds.
             Damaged: A copied file does not have the size of the original.
         """
         self._begin()
@@ -165,8 +169,10 @@ class Backup:
     def _begin(self) -> None:
         """Record that the target is an unfinished backup, unless it is something else."""
         source, target = self._source.uri, self._target.uri
-        if (own := self._record(self._source)) is not None and own.target == source and not own.contents:
-            raise Refused(f"{source} is an unfinished backup of {own.source}. Run that backup again first")
+        if (own := self._record(self._source)) is not None and not own.contents:
+            raise Refused(
+                f"{source} is an unfinished backup of {own.source} in {own.target}. Run that backup again first"
+            )
         self._held = {path: info.size for path, info in self._list(self._target).items()}
         record = self._record(self._target)
         self._held.pop(RECORD, None)
@@ -185,12 +191,59 @@ class Backup:
                 f"{target} was written to since it became a backup of {source}, so it may be a catalog in use. Nothing "
                 "was changed. Choose an empty place"
             )
-        if not any(file.version is not None for file in self._listed(f"listing {source}").files.values()):
+        listing = self._listed(f"listing {source}")
+        if not any(file.version is not None for file in listing.files.values()):
             raise NotFound(f"{source} holds no table with a version. Check the root.")
+        if self._held:
+            self._require_same_catalog(listing)
+        if record is not None and not record.contents and own is not None:
+            self._require_unwritten(own, listing)
         self._write(BackupRecord(source, target))
         prefix = _key(self._target, "") if self._target.key else ""
         for left in self._retry.call(lambda: list(self._target.objects.unfinished(prefix))):
             self._retry.call(partial(self._target.objects.delete, left.key))  # by a backup that was stopped
+
+    def _require_same_catalog(self, listing: _Listing) -> None:
+        """Refuse a source that was lost, so that it does not replace its backup, which may be the only copy.
+
+        Raises:
+            Refused: Another catalog is at its root, or the files of its entries, or of a table with an entry, are lost.
+        """
+        source, target = self._source.uri, self._target.uri
+        advice = f"Nothing was changed. Restore {target}, or choose an empty place"
+        held = self._identity(self._target)
+        if held is not None and held != (found := self._identity(self._source)):
+            raise Refused(
+                f"the catalog at {source} has the id {found}, and {target} is the backup of the catalog {held} that "
+                f"was there. {advice}"
+            )
+        present = {file.root for file in listing.files.values() if file.version is not None}
+        gone = newest(map(BackedUpFile.of, self._held)).keys() - present
+        if MANIFEST_DIRECTORY in gone:
+            raise Refused(f"{source} has no entries of tables any more, and {target} has. {advice}")
+        if MANIFEST_DIRECTORY in present and (lost := sorted(gone.intersection(self._locations(self._source)))):
+            raise Refused(
+                f"{source} has lost every version of {len(lost):,} tables that it still names, such as {lost[0]}, and "
+                f"{target} has them. {advice}. If the tables are not needed, drop them"
+            )
+
+    def _require_unwritten(self, own: BackupRecord, listing: _Listing) -> None:
+        """Refuse a stopped restore into which someone has committed since.
+
+        A catalog in use changes between two attempts, but a backup does not.
+
+        Raises:
+            Refused: The target has versions that the backup lacks.
+        """
+        sizes = {path: info.size for path, info in listing.infos.items() if path != RECORD}
+        if own.contents != digest_of_contents(sizes):
+            return
+        later = sorted(path for path in self._held.keys() - sizes.keys() if BackedUpFile.of(path).version is not None)
+        if later:
+            raise Refused(
+                f"{self._target.uri} holds {len(later):,} versions that the backup {self._source.uri} lacks, such as "
+                f"{later[0]}, so it may be a catalog in use. Nothing was changed. Choose an empty place"
+            )
 
     def _finish(self, wanted: set[str]) -> dict[str, int]:
         """Check the sizes of the copies, and record that the backup is complete."""
