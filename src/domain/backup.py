@@ -113,7 +113,20 @@ class BackedUpFile:
         is_own = place.is_generated or (directory == DATA and _MANIFEST_TABLE_DATA.fullmatch(rest) is not None)
         if directory in _NAMED and is_own:
             return BackedUpFile(path, Part.NAMED, root)
-        return BackedUpFile(path, Part.RECORD_OF_VERSIONS)
+        return BackedUpFile(path, Part.RECORD_OF_VERSIONS, root if directory in _NAMED else "")
+
+    @property
+    def is_named(self) -> bool:
+        """Whether manifests may name the file.
+
+        A writer may give its files names of its own, which it may use twice: so such a file is a record, too.
+        """
+        return self.part is Part.NAMED or (self.part is Part.RECORD_OF_VERSIONS and bool(self.root))
+
+    @property
+    def is_content(self) -> bool:
+        """Whether manifests may name the file if it is in the directory of a base path."""
+        return self.part is Part.NAMED or (self.part is Part.RECORD_OF_VERSIONS and not self.is_mark)
 
     @property
     def is_mark(self) -> bool:

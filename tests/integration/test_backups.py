@@ -359,6 +359,109 @@ def test_change_at_any_step_leaves_a_whole_backup(change: Change, tmp_path: Path
             return
 
 
+def backed_up_at_each_step(lake: Lake, act: Callable[[], object]) -> Iterator[str]:
+    """Back a catalog up, each time with a change at a later step; the caller takes the change back."""
+    for step in count():
+        calls, backup = count(), f"{lake.above}/backup{step}"
+
+        def at_step(*_: object, calls: Iterator[int] = calls, step: int = step) -> None:
+            if next(calls) == step:
+                act()
+
+        assert lancekeep.backup(lake.root, backup, progress=at_step).changed == ()
+        yield backup
+        if step >= next(calls):
+            return
+
+
+def test_file_with_a_name_that_no_engine_generates_is_in_the_backup(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), {}, {"mode": "v1"})
+    uri = f"{lake.root}/native.lance"
+    lance.write_dataset(rows("setup", 0), uri)
+    shutil.copytree(lake.root, tmp_path / "saved")
+
+    def append_own_name() -> None:
+        dataset = lance.dataset(uri)
+        fragment = dataset.get_fragments()[0].metadata
+        named = next(iter(Path(uri, "data").iterdir()))
+        shutil.copy(named, Path(uri, "data", "own.lance"))
+        added = json.loads(json.dumps(fragment.to_json()).replace(named.name, "own.lance"))
+        operation = lance.LanceOperation.Append([lance.FragmentMetadata.from_json(json.dumps(added))])
+        lance.LanceDataset.commit(uri, operation, read_version=1)
+
+    for backup in backed_up_at_each_step(lake, append_own_name):
+        assert lance.dataset(f"{backup}/native.lance").to_table().num_rows in (2, 4)
+        lake.remove(lake.root)
+        shutil.copytree(tmp_path / "saved", lake.root)
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_files_at_another_base_path_below_the_root_are_in_the_backup(tmp_path: Path, is_root: bool) -> None:
+    lake = Lake(f"{tmp_path}/a lake", {}, {"mode": "v1"})
+    hot = lance.DatasetBasePath(f"{lake.root}/hot", "hot", is_root)
+    uri = f"{lake.root}/native.lance"
+    Path(lake.root, "hot").mkdir(parents=True)
+    lance.write_dataset(rows("setup", 0), uri, initial_bases=[hot], target_bases=["hot"])
+    shutil.copytree(lake.root, tmp_path / "saved")
+    places = (("native.lance", "manifest"), ("hot", "lance"))
+
+    def replace() -> None:
+        """Append, and remove the first version and its file."""
+        [version], [file] = ([*Path(lake.root, place).rglob(f"*.{end}")] for place, end in places)
+        lance.write_dataset(rows("setup", 2), uri, mode="overwrite", target_bases=["hot"])
+        version.unlink()
+        file.unlink()
+
+    for backup in backed_up_at_each_step(lake, replace):
+        lake.remove(lake.root)
+        dataset = lance.dataset(f"{backup}/native.lance")
+        for version in dataset.versions():
+            assert dataset.checkout_version(version["version"]).to_table().num_rows == 2
+        shutil.copytree(tmp_path / "saved", lake.root)
+
+
+def test_clean_up_in_a_later_attempt_leaves_whole_versions(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), {}, {"commit_store": "conditional-put://"})
+    with lake.connect() as catalog:
+        catalog.initialize()
+        catalog.create_namespace("ml")
+        catalog.write("plain", rows("plain", 0))
+        catalog.write("ml.other", rows("other", 0))
+        catalog.write("ml.other", rows("other", 2), "overwrite")
+        uri = catalog.describe_table("ml.other").uri.removeprefix("file://")
+    shutil.copytree(lake.root, tmp_path / "saved")
+    for first in range(5, 8):
+        for second in range(first + 1, first + 16):
+            calls, backup = count(), f"{tmp_path}/backup{first}-{second}"
+
+            def act(*_: object, calls: Iterator[int] = calls, steps: tuple[int, int] = (first, second)) -> None:
+                step = next(calls)
+                if step == steps[0]:
+                    shutil.rmtree(Path(lake.root, "plain.lance"), ignore_errors=True)
+                elif step == steps[1]:
+                    lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+
+            lancekeep.backup(lake.root, backup, progress=act)
+            dataset = lance.dataset(uri.replace(lake.root, backup))
+            for version in dataset.versions():
+                assert dataset.checkout_version(version["version"]).to_table().num_rows == 2
+            lake.remove(lake.root)
+            shutil.copytree(tmp_path / "saved", lake.root)
+
+
+def test_table_registered_during_a_backup_is_in_it(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path), {}, {"commit_store": "conditional-put://"})
+    filled(lake)
+    with lake.connect() as catalog:
+        catalog.write("ml.known", rows("known", 0))
+        place = catalog.describe_table("ml.known").uri.rpartition("/")[2]
+        catalog.deregister_table("ml.known")
+        for backup in backed_up_at_each_step(lake, lambda: catalog.register_table("ml.known", place)):
+            assert lance.dataset(f"{backup}/{place}").to_table().num_rows == 2
+            if catalog.table_exists("ml.known"):
+                catalog.deregister_table("ml.known")
+
+
 def contents_of_tables(lake: Lake) -> dict[str, list[str]]:
     with lake.connect() as catalog:
         names = [f"{each}.{name}".lstrip(".") for each in ("", "ml") for name in catalog.list_tables(each)]

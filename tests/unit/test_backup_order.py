@@ -49,6 +49,13 @@ def test_files_belong_to_the_part_that_their_references_demand(path: str) -> Non
     assert file.is_staged == (file.part in (Part.MANIFEST, Part.ENTRIES) and path.endswith(UUID))
 
 
+def test_manifests_may_name_a_file_whatever_its_name() -> None:
+    for path in ("t.lance/data/own.lance", "t.lance/_deletions/own.bin"):
+        file = BackedUpFile.of(path)
+        assert (file.part, file.is_named, file.root) == (Part.RECORD_OF_VERSIONS, True, "t.lance")
+    assert not BackedUpFile.of("t.lance/_refs/tags/data.json").is_named
+
+
 def test_versions_branches_and_records_of_ingested_files_are_parsed() -> None:
     branch = BackedUpFile.of(f"a/t.lance/tree/x/y/_versions/{FINAL}")
     assert (branch.version, branch.root) == (5, "a/t.lance/tree/x/y")

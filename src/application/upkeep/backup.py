@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from urllib.parse import unquote
 
 import attrs
 
@@ -131,6 +132,8 @@ class Backup:
         self._now: dict[str, ObjectInfo] = {}
         self._copied: dict[str, int] = {}
         self._new: set[str] = set()
+        self._first: set[str] = set()
+        self._bases: set[str] = set()
         self._amended: dict[str, dict[str, bytes]] = {}
 
     def run(self) -> BackupReport:
@@ -144,11 +147,14 @@ class Backup:
         """
         self._begin()
         for _ in range(_ROUNDS):
+            known = self._bases - self._first
             wanted, versions, changed = self._round()
-            if not changed:
+            entered = self._entered()
+            changed |= entered & self._first
+            if not changed and known == self._bases - self._first:
                 break
         wanted |= self._amend_digests(wanted)
-        unnamed = self._unnamed()
+        unnamed = self._unnamed(entered)
         wanted = {path for path in wanted if not path.startswith(unnamed)}
         removed = self._remove(self._held.keys() - wanted)
         sizes = self._finish(wanted)
@@ -194,8 +200,9 @@ class Backup:
         listing = self._listed(f"listing {source}")
         if not any(file.version is not None for file in listing.files.values()):
             raise NotFound(f"{source} holds no table with a version. Check the root.")
+        self._first = {file.root for file in listing.files.values() if file.version is not None}
         if self._held:
-            self._require_same_catalog(listing)
+            self._require_same_catalog()
         if record is not None and not record.contents and own is not None:
             self._require_unwritten(own, listing)
         self._write(BackupRecord(source, target))
@@ -203,7 +210,7 @@ class Backup:
         for left in self._retry.call(lambda: list(self._target.objects.unfinished(prefix))):
             self._retry.call(partial(self._target.objects.delete, left.key))  # by a backup that was stopped
 
-    def _require_same_catalog(self, listing: _Listing) -> None:
+    def _require_same_catalog(self) -> None:
         """Refuse a source that was lost, so that it does not replace its backup, which may be the only copy.
 
         Raises:
@@ -217,11 +224,10 @@ class Backup:
                 f"the catalog at {source} has the id {found}, and {target} is the backup of the catalog {held} that "
                 f"was there. {advice}"
             )
-        present = {file.root for file in listing.files.values() if file.version is not None}
-        gone = newest(map(BackedUpFile.of, self._held)).keys() - present
+        gone = newest(map(BackedUpFile.of, self._held)).keys() - self._first
         if MANIFEST_DIRECTORY in gone:
             raise Refused(f"{source} has no entries of tables any more, and {target} has. {advice}")
-        if MANIFEST_DIRECTORY in present and (lost := sorted(gone.intersection(self._locations(self._source)))):
+        if MANIFEST_DIRECTORY in self._first and (lost := sorted(gone.intersection(self._locations(self._source)))):
             raise Refused(
                 f"{source} has lost every version of {len(lost):,} tables that it still names, such as {lost[0]}, and "
                 f"{target} has them. {advice}. If the tables are not needed, drop them"
@@ -297,12 +303,12 @@ class Backup:
         manifests = {path: info for path, info in manifests.items() if listing.files[path].root not in created}
         roots = {listing.files[path].root for path in manifests} | {MANIFEST_DIRECTORY}
         named = self._named(roots)
-        self._copy(named, "copying files", immutable=True)
+        self._copy(named, "copying files")
         latest = newest(map(BackedUpFile.of, [*manifests, *entries]))
         torn = self._copy_records(wanted, latest)
         kept = self._copy_manifests(manifests) | self._copy_manifests(entries)
         late = self._named(roots)
-        wanted |= kept | self._copy(late, "copying files", immutable=True)
+        wanted |= kept | self._copy(late, "copying files")
         wanted |= named.keys() & self._held.keys()
         wanted -= self._later_entries(wanted, kept & entries.keys())
         gone = {file.root for file in latest.values() if file.path not in kept}
@@ -356,17 +362,24 @@ class Backup:
         wanted |= self._copy_all(look, "copying records of requests")
         return torn
 
-    def _unnamed(self) -> tuple[str, ...]:
+    def _entered(self) -> set[str]:
+        """Return the directories of tables that the entries of the source name by now, and the copied ones do not."""
+        if not any(BackedUpFile.of(path).part is Part.ENTRIES for path in self._now):
+            return set()  # the entries are in a database, or are the directories
+        return set(self._locations(self._source)).difference(self._locations(self._target))
+
+    def _unnamed(self, entered: set[str]) -> tuple[str, ...]:
         """Return the directories of tables that were created in the meantime, and that the copied entries lack.
 
-        The name of a directory that is a table without an entry ends in ``.lance``.
+        A table that was there when the backup began, and was registered since, stays. The name of a directory that is a
+        table without an entry ends in ``.lance``.
         """
         if not any(BackedUpFile.of(path).part is Part.ENTRIES for path in self._now):
-            return ()  # the entries are in a database, or are the directories
-        places = (self._target, self._source)
-        named, since = ({f"{location}/" for location in self._locations(place)} for place in places)
-        since |= {f"{root}/" for root in self._new if not root.partition("/")[0].endswith(V1_SUFFIX)}
-        return tuple(each for each in since if not each.startswith(tuple(named)))
+            return ()
+        named = tuple(f"{location}/" for location in self._locations(self._target))
+        new = {root for root in self._new if not root.partition("/")[0].endswith(V1_SUFFIX)}
+        since = {f"{root}/" for root in (entered | new) - self._first}
+        return tuple(each for each in since if not each.startswith(named))
 
     def _later_entries(self, wanted: set[str], entries: set[str]) -> set[str]:
         """Return the files of the manifest table that only later versions of it need."""
@@ -401,9 +414,20 @@ class Backup:
         return None
 
     def _named(self, roots: set[str]) -> dict[str, ObjectInfo]:
-        """Return the files of tables that have a version."""
+        """Return the files that manifests of tables may name, also those in other directories below the root.
+
+        An attempt learns of such a directory when it copies a manifest, which is too late for a clean-up in between: so
+        another attempt follows.
+        """
         listing = self._listed("listing files")
-        return {path: listing.infos[path] for path in listing.of(Part.NAMED) if listing.files[path].root in roots}
+        bases = tuple(f"{base}/" for base in self._bases - roots)
+
+        def is_wanted(file: BackedUpFile) -> bool:
+            if file.path.startswith(bases) and file.is_content:
+                return True
+            return file.is_named and file.root in roots
+
+        return {path: listing.infos[path] for path, file in listing.files.items() if is_wanted(file)}
 
     # -- copying ------------------------------------------------------------------------------------------------
 
@@ -421,7 +445,6 @@ class Backup:
         infos: Mapping[str, ObjectInfo],
         what: str,
         *,
-        immutable: bool = False,
         act: Callable[[str], int | None] | None = None,
     ) -> set[str]:
         """Copy files, several at once, and return the paths of those that still exist.
@@ -431,7 +454,8 @@ class Backup:
         present = {
             path
             for path, info in infos.items()
-            if self._now.get(path) == info or (immutable and self._held.get(path) == info.size)
+            if (act is None and self._now.get(path) == info)
+            or (self._held.get(path) == info.size and BackedUpFile.of(path).part is Part.NAMED)
         }
         remaining = [path for path in infos if path not in present]
         done, total = 0, len(remaining)
@@ -478,12 +502,14 @@ class Backup:
         return len(placed)
 
     def _moved(self, base: str) -> str:
-        """Return the new spelling of a base path."""
+        """Return the new spelling of a base path, and remember the directory if it is below the root."""
         source = self._source
         spellings = [source.uri, f"{source.objects.root_uri}{source.key}", f"/{source.key}"]
         for spelled in spellings:
-            if base.startswith(f"{spelled}/"):
-                return self._target.uri + base[len(spelled) :]
+            if f"{base}/".startswith(f"{spelled}/"):
+                rest = base[len(spelled) :]
+                self._bases |= {rest.strip("/"), unquote(rest).strip("/")} - {""}
+                return self._target.uri + rest
         return base
 
     def _amend_digests(self, wanted: set[str]) -> set[str]:
