@@ -247,7 +247,8 @@ def backup(
     others = options if target_storage_options is None else target_storage_options
     left, right = (_place(*place) for place in ((config.require_root(), options), (target, others)))
     one, other = (f"{place.objects.root_uri}{place.key}".rstrip("/") + "/" for place in (left, right))
-    if options == others and (one.startswith(other) or other.startswith(one)):
+    is_one_server = options == others or isinstance(left.objects, LocalObjectStore)
+    if is_one_server and (one.startswith(other) or other.startswith(one)):
         raise InvalidInput(f"{right.uri} is not outside of {left.uri}. Choose another place for the backup")
     duplicate = _duplicate(left.objects, right.objects, options == others)
 

@@ -512,6 +512,8 @@ def test_other_contents_of_the_target_are_refused(local: Lake, tmp_path: Path) -
     for nested in (local.root, f"{local.root}/backup", str(tmp_path)):
         with pytest.raises(lancekeep.InvalidInput, match="is not outside of"):
             lancekeep.backup(local.root, nested)
+        with pytest.raises(lancekeep.InvalidInput, match="is not outside of"):
+            lancekeep.backup(local.root, nested, target_storage_options={"fsync": "false"})
     with pytest.raises(lancekeep.NotFound, match="holds no table with a version"):
         lancekeep.backup(f"{tmp_path}/photos", f"{tmp_path}/empty")
     assert not Path(tmp_path, "empty").exists()
