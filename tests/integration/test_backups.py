@@ -616,6 +616,16 @@ def test_lost_catalog_does_not_replace_its_backup(local: Lake, disaster: Callabl
     assert contents(backup) == before
 
 
+def test_table_that_is_declared_again_is_not_lost(local: Lake) -> None:
+    backup = f"{local.above}/backup"
+    with local.connect() as catalog:
+        catalog.write("plain", rows("plain", 0))
+        lancekeep.backup(local.root, backup)
+        catalog.drop_table("plain", keep=0)
+        catalog.declare_table("plain")
+        assert lancekeep.backup(local.root, backup).removed > 0
+
+
 def test_next_backup_copies_new_files_only_and_forgets_dropped_tables(local: Lake) -> None:
     backup = f"{local.above}/backup"
     first = lancekeep.backup(local.root, backup)

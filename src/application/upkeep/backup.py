@@ -27,7 +27,7 @@ from lancekeep.domain.errors import Damaged, NotFound, ObjectNotFound, Refused
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import final_path
 from lancekeep.domain.notebook import Shown
-from lancekeep.domain.table import DIGESTS_DIRECTORY, MANIFEST_DIRECTORY, V1_SUFFIX
+from lancekeep.domain.table import DIGESTS_DIRECTORY, MANIFEST_DIRECTORY, RESERVED_MARKER, V1_SUFFIX
 from lancekeep.format.digests import digest_of
 from lancekeep.format.fence import at_other_place
 from lancekeep.format.file_references import FileNames
@@ -227,11 +227,17 @@ class Backup:
         gone = newest(map(BackedUpFile.of, self._held)).keys() - self._first
         if MANIFEST_DIRECTORY in gone:
             raise Refused(f"{source} has no entries of tables any more, and {target} has. {advice}")
-        if MANIFEST_DIRECTORY in self._first and (lost := sorted(gone.intersection(self._locations(self._source)))):
+        named = gone.intersection(self._locations(self._source)) if MANIFEST_DIRECTORY in self._first else set()
+        if lost := sorted(filter(self._is_lost, named)):
             raise Refused(
                 f"{source} has lost every version of {len(lost):,} tables that it still names, such as {lost[0]}, and "
                 f"{target} has them. {advice}. If the tables are not needed, drop them"
             )
+
+    def _is_lost(self, location: str) -> bool:
+        """Return whether a table with an entry has no version, and is not declared again under its former name."""
+        files = map(BackedUpFile.of, self._list_below(f"{location}/"))
+        return not any(file.version is not None or file.path == f"{location}/{RESERVED_MARKER}" for file in files)
 
     def _require_unwritten(self, own: BackupRecord, listing: _Listing) -> None:
         """Refuse a stopped restore into which someone has committed since.
