@@ -438,10 +438,10 @@ class Appends(Committer[Line, Append]):
 
     def _may_follow(self, files: _Files | None, base: Predecessor, written_for: Predecessor) -> bool:
         """Return whether files that were written to follow a version can follow another version."""
+        if not base.has_layout_of(written_for):  # also rules, which change without a version
+            return False
         if files is None or base.version.transaction == written_for.version.transaction:
             return True
-        if not base.has_layout_of(written_for):
-            return False
         # The table may have been dropped, with the files, and created again in the directory.
         return v1_table(base.table.location) is None or self._predecessors.has(files.data_key)
 
