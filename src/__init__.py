@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_versions import TableVersions
     from lancekeep.application.rows.transactions import Snapshot, Transaction
     from lancekeep.application.rows.views import Refreshed, Views
+    from lancekeep.application.upkeep.backup import BackupReport
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.copy_report import CatalogCopy, Obstacle
     from lancekeep.application.upkeep.fsck import Finding, FsckReport

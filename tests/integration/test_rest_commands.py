@@ -47,6 +47,7 @@ READS = {
 REFUSED = {
     "init": ("init {uri}", ELSEWHERE),
     "adopt-identity": ("adopt-identity {uri} --yes", ELSEWHERE),
+    "backup": ("backup {uri} {directory}/backup", ELSEWHERE),
     "clone": ("clone {uri} ns.t ns.u", ELSEWHERE),
     "materialize": ("materialize {uri} ns.t", ELSEWHERE),
     "relocate": ("relocate {uri} ns.t elsewhere --yes", ELSEWHERE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import click
 
-from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.errors import Refused
 from lancekeep.entrypoints.cli.command import command
 from lancekeep.entrypoints.cli.commands import WRONG
 from lancekeep.entrypoints.cli.console import message, print_line, progress
@@ -36,7 +36,10 @@ def backup(
     the meantime; run it again, or check TARGET with fsck.
     """
     if chosen.served:
-        raise InvalidInput(f"{chosen.root} is a server. Run the command with the root of its catalog")
+        raise Refused(
+            f"{chosen.root} is a server, which does not copy its files. Run it where the catalog's storage and commit "
+            "store are configured. Nothing was copied"
+        )
     functions: PublicFunctions = context.obj
     if chosen.manifest_store is not None:
         message("The entries are in a database, which is not part of the backup.")
