@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -57,6 +58,7 @@ INGESTED_DIRECTORY = "_ingested"
 MARKER_CONTENT = b""
 """Native writers write ``reserved``. No reader uses the content, and an empty file takes the fewest storage calls."""
 
+_NEW_LOCATION = re.compile(r"[0-9a-f]{8}_[^/]+")
 _HIDDEN = {RESERVED: None, MOVING_TO: None}
 """The hidden properties of entries, as a change that removes them."""
 
@@ -318,6 +320,11 @@ def new_location(object_id: ObjectId, entropy: str) -> str:
         entropy: the hash: 8 hexadecimal digits, new for every attempt.
     """
     return f"{entropy}_{object_id.key}"
+
+
+def is_reusable(location: str) -> bool:
+    """Return whether another table may get a directory after a drop; no other gets one of `new_location`."""
+    return _NEW_LOCATION.fullmatch(location) is None
 
 
 def v1_location(object_id: ObjectId) -> str | None:

@@ -261,9 +261,17 @@ def test_a_table_that_was_recreated_gets_the_rows_of_later_appends_only(site: Si
         site.catalog.write(name, row(3, 3), "append")
 
 
-def test_an_append_to_a_table_that_is_recreated_with_more_versions_keeps_its_rows(site: Site) -> None:
+@pytest.mark.parametrize("location", [None, "shared/x"])
+def test_an_append_to_a_table_that_is_recreated_with_more_versions_keeps_its_rows(
+    site: Site, location: str | None
+) -> None:
     """The drop removes the data file that the append has written; the new table has the next version already."""
-    site.catalog.write("t", row(0, 0))
+
+    def create(catalog: lancekeep.Catalog) -> None:
+        catalog.declare_table("t", location=location)
+        catalog.write("t", row(0, 0), "overwrite")
+
+    create(site.catalog)
     site.catalog.write("t", row(1, 0), "append")
     commits, other = directory_of(site.catalog).versions.commits, site.open()
     pending = [1]
@@ -272,7 +280,7 @@ def test_an_append_to_a_table_that_is_recreated_with_more_versions_keeps_its_row
         if pending and name in ("put", "put_if_absent") and len(data_files(other, "t")) == 3:  # its file is written
             pending.clear()
             other.drop_table("t")
-            other.write("t", row(0, 0))
+            create(other)
             for number in range(4):
                 other.write("t", row(9, number), "append")
 

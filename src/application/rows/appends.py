@@ -48,7 +48,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.recorded_keys import Effect, Group, Recorded, SharedKey
-from lancekeep.domain.table import v1_table
+from lancekeep.domain.table import is_reusable
 from lancekeep.format.append import Appendable, NewFile, TransactionFile
 from lancekeep.ports.committers import Received
 from lancekeep.ports.data_files import Rows
@@ -443,7 +443,7 @@ class Appends(Committer[Line, Append]):
         if files is None or base.version.transaction == written_for.version.transaction:
             return True
         # The table may have been dropped, with the files, and created again in the directory.
-        return v1_table(base.table.location) is None or self._predecessors.has(files.data_key)
+        return not is_reusable(base.table.location) or self._predecessors.has(files.data_key)
 
     def _rebased(self, files: _Files, base: Predecessor, keys: TableKeys | None) -> _Files:
         """Return the files with a transaction that read ``base``, or an earlier version if nothing compares the two.
