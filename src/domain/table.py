@@ -323,7 +323,10 @@ def new_location(object_id: ObjectId, entropy: str) -> str:
 
 
 def is_reusable(location: str) -> bool:
-    """Return whether another table may get a directory after a drop; no other gets one of `new_location`."""
+    """Return whether another table may get a directory after a drop.
+
+    Callers may choose any directory; no table gets one of `new_location` again.
+    """
     return _NEW_LOCATION.fullmatch(location) is None
 
 

@@ -292,6 +292,28 @@ def test_an_append_to_a_table_that_is_recreated_with_more_versions_keeps_its_row
     assert rows_of(other, "t", site.options) in (Counter(wanted), Counter([*wanted, (2, 0)]))
 
 
+@pytest.mark.parametrize("location", [None, "shared/x"])
+def test_fragments_of_a_table_that_was_recreated_are_refused(site: Site, location: str | None) -> None:
+    """The drop removes the files of the fragments."""
+
+    def create(catalog: lancekeep.Catalog) -> None:
+        catalog.declare_table("t", location=location)
+        catalog.write("t", row(0, 0), "overwrite")
+
+    create(site.catalog)
+    plan = site.catalog.begin_write("t", row(2, 0).schema, "append")
+    options = dict(site.options) or None
+    fragments = lance.fragment.write_fragments(row(2, 0), plan.uri, schema=plan.schema, storage_options=options)
+    other = site.open()
+    other.drop_table("t")
+    create(other)
+    for number in range(3):
+        other.write("t", row(9, number), "append")
+    with pytest.raises(CommitRefused, match="does not descend"):
+        site.catalog.commit_fragments(plan, fragments)
+    assert rows_of(other, "t", site.options) == Counter([(0, 0), (9, 0), (9, 1), (9, 2)])
+
+
 def data_files(catalog: lancekeep.Catalog, name: str) -> list[str]:
     """Return the data files of a table."""
     versions = directory_of(catalog).versions

@@ -31,7 +31,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.mem_wal import LSM
 from lancekeep.domain.naming import DETACHED, ManifestName
-from lancekeep.domain.table import Table, v1_table
+from lancekeep.domain.table import Table, is_reusable
 from lancekeep.domain.version_row import VersionRow
 
 Request = Mapping[str, Any]
@@ -94,7 +94,7 @@ class Described:
         location: The URI of the table.
         storage_options: The options to open it with, if they were asked for.
         managed_versioning: Whether commits call `create_table_version`.
-        is_reused: Whether the catalog may give the directory to another table, because its name follows from a table's.
+        is_reused: Whether another table may get the directory: a caller chose it, or it is named after its table.
     """
 
     location: str | None
@@ -142,7 +142,7 @@ class CallbackNamespace:
             self._versions.uri(table),
             dict(self._versions.storage_options) or None if fields.get("vend_credentials") else None,
             self._versions.managed or None,
-            v1_table(table.location) is not None,
+            is_reusable(table.location),
         )
 
     @callback

@@ -14,7 +14,7 @@ from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import LancekeepError, Unsupported
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.naming import NamingScheme
-from lancekeep.domain.table import v1_table
+from lancekeep.domain.table import is_reusable
 from lancekeep.domain.version_row import scheme_of
 from lancekeep.format.append import Appendable
 from lancekeep.format.json_files import version_hint
@@ -77,7 +77,7 @@ class Predecessors:
         latest = proof = None
         if commits.rows.guarantees.derived:  # otherwise the reservation checks it
             latest = self.begin(lambda: commits.retry.call(lambda: commits.rows.latest(base.root.base_uri)))
-        if v1_table(base.table.location) is not None:  # another table may have the location now
+        if is_reusable(base.table.location):  # another table may have the location now
             key = f"{base.root.key}/{DATA}/{base.version.last_file}"
             proof = self.begin(lambda: commits.retry.call(lambda: commits.objects.head(key)))
 

@@ -30,7 +30,7 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.managed import IMPLEMENTATION, MANAGED, STORAGE
-from lancekeep.domain.table import Table, v1_table
+from lancekeep.domain.table import Table, is_reusable
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.ports.commit_store import require_atomic
@@ -359,7 +359,7 @@ def take_snapshot(versions: Versions, tables: Tables, writes: Writes, chosen: Se
     found = [_Pinned(table, version) for table, version in zip(seen, latest, strict=True) if version is not None]
 
     def identified(each: _Pinned) -> _Pinned:
-        return each if v1_table(each.table.location) is None else attrs.evolve(each, base=_base(versions, each))
+        return each if not is_reusable(each.table.location) else attrs.evolve(each, base=_base(versions, each))
 
     pins = all_alongside(identified, found) if is_remote(versions.commits.objects) else map(identified, found)
     pinned = {each.table.id: each for each in pins}

@@ -39,7 +39,7 @@ from lancekeep.domain.layout import BRANCHES, DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import NamingScheme, detached_version
 from lancekeep.domain.partitions import published_version
-from lancekeep.domain.table import Table, find_table, is_at, v1_table
+from lancekeep.domain.table import Table, find_table, is_at, is_reusable
 from lancekeep.domain.transaction import AllCommitted, TransactionOutcome
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.judge import Approved
@@ -517,6 +517,6 @@ def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> 
 
 def _base_at(table: Table, branch: str | None, base: Base | None) -> Base | None:
     """Return the version that a writer read, if the location may have been reused."""
-    if base is None or base.branch != branch or (branch is None and v1_table(table.location) is None):
+    if base is None or base.branch != branch or (branch is None and not is_reusable(table.location)):
         return None
     return base

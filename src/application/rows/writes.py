@@ -57,7 +57,7 @@ from lancekeep.domain.lineage import Base
 from lancekeep.domain.managed import by_storage
 from lancekeep.domain.row_rules import Rules
 from lancekeep.domain.stable_row_ids import stated_row_ids, wants_stable_row_ids, with_row_ids
-from lancekeep.domain.table import Table, add_table, find_table, v1_table
+from lancekeep.domain.table import Table, add_table, find_table, is_reusable
 from lancekeep.domain.table_defaults import require_default, with_default
 from lancekeep.ports.table_engine import TableEngine, VersionDetails, WriteMode, WritePlan
 
@@ -200,7 +200,7 @@ class Writes:
             )
         version = 0 if latest is None else latest.version
         base = None
-        if v1_table(table.location) is not None:
+        if is_reusable(table.location):
             if latest is None:
                 base = Base(0, self._versions.moved.reservation(table))
             else:
