@@ -438,9 +438,11 @@ def test_sign_in(home: Path, server_settings: dict[str, str]) -> None:
     provider.server_close()
 
 
-def test_team_subtree(home: Path, server_settings: dict[str, str]) -> None:
+def read_with_policy(path: Path, home: Path, server_settings: Mapping[str, str]) -> int:
+    """Read a page whose settings are a policy, and whose server has the key that the page creates."""
+
     def settings(given: Mapping[str, Any]) -> None:
-        [text] = re.findall(r"```toml\n(.*?)```", page("team-subtree.md").read_text(), re.DOTALL)
+        [text] = re.findall(r"```toml\n(.*?)```", path.read_text(), re.DOTALL)
         assert tomllib.loads(text) == given
         (home / "policy.toml").write_text(text)
 
@@ -451,7 +453,11 @@ def test_team_subtree(home: Path, server_settings: dict[str, str]) -> None:
         "lk_3f0c5e9a1b2d_…": "lk_…",
         **server_settings,
     }
-    assert Reader(places, settings=settings).read(page("team-subtree.md")) == 8
+    return Reader(places, settings=settings).read(path)
+
+
+def test_team_subtree(home: Path, server_settings: dict[str, str]) -> None:
+    assert read_with_policy(page("team-subtree.md"), home, server_settings) == 8
     with lancekeep.connect("lake", commit_store="conditional-put://") as catalog:
         assert catalog.open("vision.raw.frames").count_rows() == 2
 
@@ -614,19 +620,7 @@ def test_properties() -> None:
 
 
 def test_restricted_rights(home: Path, server_settings: dict[str, str]) -> None:
-    def settings(given: Mapping[str, Any]) -> None:
-        [text] = re.findall(r"```toml\n(.*?)```", page("restricted-rights.md").read_text(), re.DOTALL)
-        assert tomllib.loads(text) == given
-        (home / "policy.toml").write_text(text)
-
-    places = {
-        "--file keys.json\n": "--file keys.json | tee key.txt\n",
-        "'x-api-key: lk_3f0c5e9a1b2d_…'": '"x-api-key: $(cat key.txt)"',
-        '"lk_3f0c5e9a1b2d_…"': 'open("key.txt").read().strip()',
-        "lk_3f0c5e9a1b2d_…": "lk_…",
-        **server_settings,
-    }
-    assert Reader(places, settings=settings).read(page("restricted-rights.md")) == 7
+    assert read_with_policy(page("restricted-rights.md"), home, server_settings) == 7
 
 
 def test_undrop(home: Path) -> None:

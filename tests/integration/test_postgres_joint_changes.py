@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_ident
-from time import sleep
 from typing import Any
 from uuid import uuid4
 
@@ -215,7 +214,7 @@ def test_change_whose_wait_is_interrupted_is_not_made() -> None:
         made.append(str(decide(Entries(0, [], {}))[1]))
         return Entries(0, [], {}), made[-1]
 
-    joint, holds, goes_on = JointChanges(apply), Event(), Event()
+    joint, holds, goes_on, is_interrupted = JointChanges(apply), Event(), Event(), Event()
 
     def hold(view: CatalogView) -> tuple[Sequence[Change], str]:
         holds.set()
@@ -226,15 +225,25 @@ def test_change_whose_wait_is_interrupted_is_not_made() -> None:
 
     def interrupt() -> None:
         poll(lambda: len(joint._waiting) == 1)
-        sleep(0.3)  # a signal that arrives just before the wait for the lock does not end it
-        signal.pthread_kill(waits, signal.SIGINT)
+        while not is_interrupted.wait(0.1):  # a signal that arrives just before the wait for the lock does not end it
+            signal.pthread_kill(waits, signal.SIGINT)
 
-    first = Thread(target=joint.apply, args=(hold,))
+    def once(*_: object) -> None:
+        if not is_interrupted.is_set():
+            is_interrupted.set()
+            raise KeyboardInterrupt
+
+    first, interrupter = Thread(target=joint.apply, args=(hold,)), Thread(target=interrupt)
     first.start()
     assert holds.wait(120)
-    Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        joint.apply(deciding("a"))
+    former = signal.signal(signal.SIGINT, once)
+    try:
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            joint.apply(deciding("a"))
+        interrupter.join()
+    finally:
+        signal.signal(signal.SIGINT, former)
     goes_on.set()
     first.join()
     assert joint.apply(deciding("b"))[1] == "b"
