@@ -39,6 +39,7 @@ class Maintained:
         self.catalog = lancekeep.connect(str(directory / "lake"), commit_store=f"sqlite://{directory}/commits.db")
         own = directory_of(self.catalog)
         self.committed = CommittedTables(lambda: None)
+        self.elsewhere = set[ObjectId]()
         self.maintenance = AutomaticMaintenance(
             own.ledger,
             own.places,
@@ -46,6 +47,7 @@ class Maintained:
             own.engine,
             own.compactions,
             self.committed,
+            self.elsewhere.__contains__,
             clock=lambda: self.now,
         )
 
@@ -334,6 +336,26 @@ def test_one_process_at_a_time_maintains_a_table(lake: Maintained, tmp_path: Pat
         other.run("ml.t")
         assert other.maintenance.actions == {}  # nothing is left to do
     assert not list(Path(tmp_path / "lake" / ".lancekeep-maintenance").glob("*"))
+
+
+def test_a_table_whose_commits_another_process_makes_is_left_to_that_process(lake: Maintained, tmp_path: Path) -> None:
+    other, table = Maintained(tmp_path), ObjectId.of("ml.t")
+    with other.catalog:
+        lake.append("ml.t", 10)
+        lake.maintenance._release = lambda state: None  # type: ignore[method-assign] # it keeps its lease
+        lake.run("ml.t")
+        del lake.maintenance._release
+        lake.append("ml.t", 10)
+        lake.elsewhere.add(table)
+        lake.run("ml.t")
+        assert lake.maintenance.actions == {("compact", False): 1}
+        other.run("ml.t")  # without waiting for the end of the lease
+        assert other.maintenance.actions == {("compact", False): 1}
+        lake.append("ml.t", 10)
+        lake.elsewhere.remove(table)  # the other process has ended
+        lake.now += 10
+        lake.maintenance.run_once()
+        assert lake.maintenance.actions == {("compact", False): 2}
 
 
 def test_the_lease_of_a_killed_process_ends(lake: Maintained, tmp_path: Path) -> None:

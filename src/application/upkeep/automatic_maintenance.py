@@ -197,6 +197,7 @@ class AutomaticMaintenance:
         engine: Refreshes indexes.
         compactions: Compacts tables.
         committed: The tables to which this process commits.
+        is_elsewhere: Returns whether another process commits to a table for this one, and maintains it.
         clock: Returns monotonic seconds.
         processor: Returns the seconds for which this thread has used the processor.
     """
@@ -209,6 +210,7 @@ class AutomaticMaintenance:
         engine: TableEngine,
         compactions: Compactions,
         committed: CommittedTables,
+        is_elsewhere: Callable[[ObjectId], bool],
         *,
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
@@ -220,6 +222,7 @@ class AutomaticMaintenance:
         self._engine = engine
         self._compactions = compactions
         self._committed = committed
+        self._is_elsewhere = is_elsewhere
         self._clock = clock
         self._processor = processor
         self.after_fork()
@@ -313,6 +316,10 @@ class AutomaticMaintenance:
             self._require_running()
             used = self._processor()
             state.begin(self._clock())
+            if self._is_elsewhere(table):  # its versions would compete with the appends of the other process
+                self._release(state)
+                state.repeat()
+                continue
             engine_seconds = 0.0
             try:
                 found = self._examined(table, state)

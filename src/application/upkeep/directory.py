@@ -356,7 +356,13 @@ class Directory:
         from lancekeep.application.upkeep.automatic_maintenance import AutomaticMaintenance
 
         return AutomaticMaintenance(
-            self.ledger, self.places, self.clones, self.engine, self.compactions, self._committed
+            self.ledger,
+            self.places,
+            self.clones,
+            self.engine,
+            self.compactions,
+            self._committed,
+            lambda table: self._committers is not None and self._committers.is_elsewhere(table),
         )
 
     def leave_committers(self, seconds: float) -> bool:
