@@ -51,17 +51,18 @@ class DataFiles(Protocol):
     Instances may be shared between threads.
     """
 
-    def gather(self, reader: Any, most: int) -> tuple[Rows | None, Any]:
+    def gather(self, data: Any, most: int) -> tuple[Rows | None, Any]:
         """Read a stream if it is small.
 
         An error of the stream is raised by the returned stream, not here.
 
         Args:
-            reader: a ``pyarrow.RecordBatchReader``, which is consumed.
-            most: the size in bytes from which on a stream is large.
+            data: a ``pyarrow.RecordBatchReader``, which is consumed, or a ``pyarrow.Table``.
+            most: the size in bytes from which on the data are large.
 
         Returns:
-            The rows, or None if there are none, they are too many, or the stream failed; and a stream of all rows.
+            The rows, or None if there are none, they are too many, or the stream failed; and all rows, as a stream, or
+            as the table that was given.
         """
 
     def conforming(self, rows: Rows, version: Appendable) -> Rows | None:

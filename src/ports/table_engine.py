@@ -177,6 +177,12 @@ class TableEngine(Protocol):
         Raises: InvalidInput: the frame is not supported; the message names the supported frames.
         """
 
+    def rows_of(self, data: Any) -> Any:
+        """Return a supported frame as a ``pyarrow.Table``, and a stream unchanged.
+
+        Raises: InvalidInput: as `reader`.
+        """
+
     def write(self, table: ObjectId, data: Any, mode: WriteMode, *, stable_row_ids: bool = False) -> Committed:
         """Write a stream of batches and commit it as one version.
 

@@ -51,7 +51,15 @@ class LanceDataFiles:
         self._known: OrderedDict[_Columns, _Known] = OrderedDict()
         self._lock = Lock()
 
-    def gather(self, reader: pa.RecordBatchReader, most: int) -> tuple[Rows | None, pa.RecordBatchReader]:
+    def gather(
+        self, data: pa.RecordBatchReader | pa.Table, most: int
+    ) -> tuple[Rows | None, pa.RecordBatchReader | pa.Table]:
+        if isinstance(data, pa.Table):
+            size = data.nbytes
+            return Rows(data, data.num_rows, size) if data.num_rows and size <= most else None, data
+        return self._gathered(data, most)
+
+    def _gathered(self, reader: pa.RecordBatchReader, most: int) -> tuple[Rows | None, pa.RecordBatchReader]:
         schema, batches, size = reader.schema, list[pa.RecordBatch](), 0
         failed: list[Exception] = []
         try:

@@ -84,13 +84,15 @@ class LanceEngine:
         return LanceCompaction()
 
     def reader(self, data: Any) -> Any:
-        if isinstance(data, pa.RecordBatchReader):
+        rows = self.rows_of(data)
+        return rows.to_reader() if isinstance(rows, pa.Table) else rows
+
+    def rows_of(self, data: Any) -> Any:
+        if isinstance(data, pa.RecordBatchReader | pa.Table):
             return data
         if isinstance(data, pa.RecordBatch):
-            return pa.RecordBatchReader.from_batches(data.schema, [data])
-        if not isinstance(data, pa.Table):
-            data = _table_of_frame(data)
-        return data.to_reader()
+            return pa.Table.from_batches([data])
+        return _table_of_frame(data)
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode, *, stable_row_ids: bool = False) -> Committed:
         self._before_commit(table, None)

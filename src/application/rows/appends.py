@@ -118,8 +118,12 @@ class Appends(Committer[Line, Append]):
         self._predecessors = Predecessors(versions)
         self._forwarding = forwarding
 
-    def append(self, table: ObjectId, reader: Any) -> Committed | Alone:
-        """Append a stream of batches, together with the appends that wait.
+    def append(self, table: ObjectId, data: Any) -> Committed | Alone:
+        """Append rows, together with the appends that wait.
+
+        Args:
+            table: The table.
+            data: A ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
 
         Returns:
             The committed version; or `Alone`, and nothing of this append was committed.
@@ -131,20 +135,20 @@ class Appends(Committer[Line, Append]):
             Refused: As `Lines.require_whole`.
         """
         self._lines.require_whole()
-        rows, reader = self._engine.data_files.gather(reader, MOST_BYTES)
+        rows, data = self._engine.data_files.gather(data, MOST_BYTES)
         shared = current_sharing()
         is_alone = current_request() is not None  # its log claims a commit of its own
         if shared is not None and not self._versions.commits.objects.guarantees.atomic_create:
             is_alone = True  # nothing would exclude another manifest of the version
         if rows is None or is_alone:
             refuse_to_share()
-            return Alone(reader)
+            return Alone(data)
         append = self._committed(table, rows, None if shared is None else shared.key)
         if append.error is not None:
             raise copy(append.error) from append.error  # several threads raise it
         if append.committed is None:
             refuse_to_share()
-            return Alone(reader)
+            return Alone(data)
         return append.committed
 
     def _committed(self, table: ObjectId, rows: Rows, key: SharedKey | None) -> Append:

@@ -14,6 +14,7 @@ from lancekeep.application.rows.row_rules import check_stream, check_texts, chec
 from lancekeep.application.rows.services import WriteService
 from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.upserts import LOST, Upserts
+from lancekeep.application.rows.write_checks import is_stream
 from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
@@ -62,24 +63,24 @@ class TableData:
     def insert(
         self, identifier: Identifier, data: Any, *, overwrite: bool = False, branch: str | None = None
     ) -> Changed:
-        """Append a stream of batches, or replace all rows.
+        """Append rows, or replace all rows.
 
         A table that is only declared gets its first version.
 
         Args:
             identifier: The table.
-            data: A ``pyarrow.RecordBatchReader``.
+            data: A ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
             overwrite: Replace all rows.
             branch: The branch to change.
         """
         object_id = ObjectId.of(identifier)
         if branch is not None:
             rows = self._engine.rows
-            with checked(data, self._tables.find(object_id).rules) as stream:
+            with checked(self._engine.reader(data), self._tables.find(object_id).rules) as stream:
                 return self._change(
                     object_id, lambda dataset: rows.insert(dataset, stream, overwrite=overwrite), branch
                 )
-        if not overwrite:  # a small stream that has arrived can share a commit
+        if not overwrite and is_stream(data):  # a small stream that has arrived can share a commit
             arrived, data = self._engine.data_files.gather(data, MOST_BYTES)
             data = data if arrived is None else arrived.table
         try:
@@ -98,7 +99,7 @@ class TableData:
         branch: str | None = None,
         patience: float = PATIENCE,
     ) -> tuple[Changed, MergeCounts]:
-        """Merge a stream of batches into a table by key.
+        """Merge rows into a table by key.
 
         The merge commits after the version that it has read, with only versions between that add none of its keys;
         else it runs again on the newer version. So no key that another writer inserts at the same time is inserted
@@ -108,7 +109,7 @@ class TableData:
 
         Args:
             identifier: The table.
-            data: A ``pyarrow.RecordBatchReader``.
+            data: A ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
             rule: The key columns, and the treatment of rows.
             branch: The branch to change.
             patience: The seconds after which no further attempt begins.
@@ -126,7 +127,7 @@ class TableData:
                     return done
                 patience = self._upserts.patience(upsert)
         retry = Retry(patience, first=0.02, retried=LOST)
-        with checked(data, ()) as stream, self._engine.rows.repeatable(stream) as source:
+        with checked(self._engine.reader(data), ()) as stream, self._engine.rows.repeatable(stream) as source:
             return retry.call(lambda: self._merge_once(object_id, source, rule, branch))
 
     def _merge_once(

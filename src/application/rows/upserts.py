@@ -96,12 +96,12 @@ class Upserts(Committer[UpsertLine, Upsert]):
         """Read a stream if it may be an upsert that shares a commit.
 
         Args:
-            data: A ``pyarrow.RecordBatchReader``, which is consumed.
+            data: A ``pyarrow.RecordBatchReader``, which is consumed, or a ``pyarrow.Table``.
             rule: The rule of the merge.
             patience: The seconds after which no further attempt begins.
 
         Returns:
-            The upsert, or None if it has to commit alone; and a stream of all its rows.
+            The upsert, or None if it has to commit alone; and all its rows.
         """
         is_plain = rule.update and rule.insert and not rule.delete and rule.update_if is None
         if not is_plain or current_request() is not None:  # the log of a request claims a commit of its own

@@ -25,10 +25,10 @@ class Alone:
     """The append has to commit alone, through the table engine.
 
     Attributes:
-        reader: a stream of all its rows.
+        data: all its rows, as a ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
     """
 
-    reader: Any
+    data: Any
 
 
 @attrs.define(eq=False)

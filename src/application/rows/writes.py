@@ -112,7 +112,7 @@ class Writes:
         self._versions.lines.require_whole()
         write_mode = mode_of(mode)
         stable = stated_row_ids(properties, stable_row_ids)
-        reader = self._engine.reader(data)
+        data = self._engine.rows_of(data)
         if write_mode is not WriteMode.CREATE:
             self.require_no_new_rows(object_id)
         if write_mode is WriteMode.CREATE:
@@ -120,21 +120,22 @@ class Writes:
         if write_mode is WriteMode.CREATE and self._ledger.manifest.location_of(object_id) is None:
             location = self._places.new_location(object_id)
             stated = self._tables.checked(with_row_ids(properties, stable))
-            return self._write_and_enter(Table(object_id, location, stated), reader)
+            return self._write_and_enter(Table(object_id, location, stated), self._engine.reader(data))
         replaces = write_mode is WriteMode.OVERWRITE and properties is not None
         if write_mode is WriteMode.OVERWRITE:
-            self._require_columns(object_id, reader.schema)
+            self._require_columns(object_id, data.schema)
         if properties and replaces and not self._ledger.guarantees.properties:
             raise self._ledger.guarantees.refusal(f"cannot store the properties of {object_id}")
         if write_mode is WriteMode.APPEND and not properties and not is_stream(data):
             self._declarations.require_row_ids(object_id, stable)
-            return self._append(object_id, reader)
+            return self._append(object_id, data)
         refuse_to_share()
         declared, rules, stable = self._declarations.declare_for(
             object_id, write_mode, properties, stable, replaces=replaces
         )
         engine_mode = WriteMode.CREATE if declared else write_mode
         try:
+            reader = self._engine.reader(data)
             with self._diagnosis.of(object_id), self._versions.lines.beside(object_id), checked(reader, rules) as rows:
                 write = partial(self._engine.write, object_id, rows, engine_mode, stable_row_ids=stable)
                 committed = self._settled(object_id, partial(self._versions.by_engine, object_id, write))
@@ -150,15 +151,15 @@ class Writes:
                     self._tables.take_back(object_id)
             raise
 
-    def _append(self, object_id: ObjectId, reader: Any) -> Committed:
+    def _append(self, object_id: ObjectId, data: Any) -> Committed:
         """Append with the other appends that wait, or alone if only the engine can append."""
 
         def append() -> Committed:
-            appended = self._appends.append(object_id, reader)
+            appended = self._appends.append(object_id, data)
             if isinstance(appended, Committed):
                 return appended
-            rules = self._tables.find(object_id).rules
-            with self._versions.lines.beside(object_id), checked(appended.reader, rules) as rows:
+            reader, rules = self._engine.reader(appended.data), self._tables.find(object_id).rules
+            with self._versions.lines.beside(object_id), checked(reader, rules) as rows:
                 write = partial(self._engine.write, object_id, rows, WriteMode.APPEND)
                 return self._versions.by_engine(object_id, write)
 

@@ -1,6 +1,7 @@
 """The operations on the rows of tables.
 
-A ``*_stream`` method takes or returns a ``pyarrow.RecordBatchReader`` and works in bounded memory. The method of the
+A ``*_stream`` method takes or returns a ``pyarrow.RecordBatchReader`` and works in bounded memory; it also takes rows
+as a ``pyarrow.Table`` that has been validated. The method of the
 interface beside it takes an Arrow IPC stream or returns an Arrow IPC file as bytes.
 """
 
@@ -42,10 +43,10 @@ class DataOperations(Operations):
 
     @operation
     def insert_stream(
-        self, request: api.InsertIntoTableRequest, reader: pa.RecordBatchReader
+        self, request: api.InsertIntoTableRequest, rows: pa.RecordBatchReader | pa.Table
     ) -> api.InsertIntoTableResponse:
         """Insert a stream of batches; see `insert_into_table`."""
-        return self._insert(request, Incoming(reader))
+        return self._insert(request, Incoming(rows))
 
     @operation
     def merge_insert_into_table(
@@ -60,10 +61,10 @@ class DataOperations(Operations):
 
     @operation
     def merge_insert_stream(
-        self, request: api.MergeInsertIntoTableRequest, reader: pa.RecordBatchReader
+        self, request: api.MergeInsertIntoTableRequest, rows: pa.RecordBatchReader | pa.Table
     ) -> api.MergeInsertIntoTableResponse:
         """Merge a stream of batches; see `merge_insert_into_table`."""
-        return self._merge(request, Incoming(reader))
+        return self._merge(request, Incoming(rows))
 
     @operation
     def update_table(self, request: api.UpdateTableRequest) -> api.UpdateTableResponse:
@@ -111,8 +112,8 @@ class DataOperations(Operations):
         *,
         overwrite: bool = False,
     ) -> Changed:
-        with data.blamed() as reader:
-            return self._catalog.data.insert(id_of(request), reader, overwrite=overwrite, branch=branch_of(request))
+        with data.blamed() as rows:
+            return self._catalog.data.insert(id_of(request), rows, overwrite=overwrite, branch=branch_of(request))
 
     def _merge(self, request: api.MergeInsertIntoTableRequest, data: Incoming) -> api.MergeInsertIntoTableResponse:
         if not request.on:
@@ -128,9 +129,9 @@ class DataOperations(Operations):
             use_index=request.use_index is not False,
         )
         patience = PATIENCE if request.timeout is None else _seconds(request.timeout)
-        with data.blamed() as reader:
+        with data.blamed() as rows:
             change, counts = self._catalog.data.merge(
-                id_of(request), reader, rule, branch=branch_of(request), patience=patience
+                id_of(request), rows, rule, branch=branch_of(request), patience=patience
             )
         return api.MergeInsertIntoTableResponse(
             transaction_id=change.transaction,

@@ -19,14 +19,14 @@ class Incoming:
     The table engine turns an error of a stream into a text, so the stream keeps its error, and `blamed` raises it.
 
     Args:
-        reader: The stream.
+        source: The stream; or a table, which has been validated.
         valid: Every batch has been validated.
     """
 
-    def __init__(self, reader: pa.RecordBatchReader, *, valid: bool = False) -> None:
+    def __init__(self, source: pa.RecordBatchReader | pa.Table, *, valid: bool = False) -> None:
         self.rows = 0
         self._error: Exception | None = None
-        self._source = reader
+        self._source = source
         self._valid = valid
 
     @staticmethod
@@ -44,12 +44,16 @@ class Incoming:
             raise _malformed(error) from error
 
     @contextmanager
-    def blamed(self) -> Iterator[pa.RecordBatchReader]:
-        """Yield the stream; if it fails, raise its error instead of the engine's.
+    def blamed(self) -> Iterator[pa.RecordBatchReader | pa.Table]:
+        """Yield the rows; if their stream fails, raise its error instead of the engine's.
 
         Raises:
             InvalidInput: The stream is malformed.
         """
+        if isinstance(self._source, pa.Table):
+            self.rows = self._source.num_rows
+            yield self._source
+            return
         try:
             # Not an attribute: a reader that has this object in its batches would never be released, unread.
             yield pa.RecordBatchReader.from_batches(self._source.schema, self._batches())

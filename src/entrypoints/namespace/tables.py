@@ -83,10 +83,10 @@ class TableOperations(Operations):
 
     @operation
     def create_table_stream(
-        self, request: api.CreateTableRequest, reader: pa.RecordBatchReader
+        self, request: api.CreateTableRequest, rows: pa.RecordBatchReader | pa.Table
     ) -> api.CreateTableResponse:
         """Create a table of a stream of batches, in bounded memory; see `create_table`."""
-        return self._create_table(request, Incoming(reader))
+        return self._create_table(request, Incoming(rows))
 
     def _create_table(self, request: api.CreateTableRequest, data: Incoming) -> api.CreateTableResponse:
         _refuse_storage_options(request)
@@ -97,8 +97,8 @@ class TableOperations(Operations):
         version: int | None
         try:
             write_mode = "overwrite" if overwrites else "create"
-            with data.blamed() as reader:
-                version = self._catalog.write(object_id, reader, write_mode, properties=properties).version
+            with data.blamed() as rows:
+                version = self._catalog.write(object_id, rows, write_mode, properties=properties).version
             table = self._catalog.find_table(object_id)
         except errors.TableAlreadyExists as error:
             table = self._existing(object_id, mode, error)

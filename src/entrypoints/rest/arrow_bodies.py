@@ -1,7 +1,7 @@
 """Arrow IPC streams of callers, bounded before they are decoded.
 
 A stream of a few bytes can state 10⁹ rows, or expand to gigabytes. So the sizes that its messages state are checked
-first; only then is the stream decoded, batch by batch.
+first; only then is the stream decoded: a small one at once, and a large one batch by batch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,18 @@ MOST_NESTING: Final = 32
 ROWS_WITHOUT_BYTES: Final = 1 << 20
 """The rows of an array that need no bytes, such as nulls; each further byte carries up to 8 rows (booleans)."""
 
+_AT_ONCE: Final = 1 << 18
+"""The size in bytes, before and after decompression, up to which a stream is decoded at once."""
+
 _VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
 
 
 @contextmanager
-def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.RecordBatchReader]:
-    """Yield the batches of a body.
+def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.RecordBatchReader | pa.Table]:
+    """Yield the rows of a body: a table if it is small, or a stream of batches.
+
+    Each call of Arrow lets other threads take the interpreter's lock. A small body needs few of them as a table, so
+    that many requests at the same time do not spend their time in waiting for each other.
 
     Args:
         body: The complete body; it is read from its start.
@@ -44,24 +50,41 @@ def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.Reco
         HttpError: The stream is too large (413).
         InvalidInput: The body is no Arrow IPC stream.
     """
-    _check_messages(body, largest_batch, largest)
+    is_small = _check_messages(body, largest_batch, largest)
     body.seek(0)
     try:
-        reader = pa.ipc.open_stream(body)
+        reader = pa.ipc.open_stream(body.read() if is_small else body)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
     with reader:
-        _check_schema(reader.schema)
-        yield pa.RecordBatchReader.from_batches(reader.schema, _validated(reader, largest_batch))
+        schema = reader.schema
+        _check_schema(schema)
+        if is_small and not any(_has_views(field.type) for field in schema):
+            yield _whole(reader)
+        else:
+            yield pa.RecordBatchReader.from_batches(schema, _validated(reader, largest_batch))
 
 
-def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> None:
+def _whole(reader: pa.RecordBatchReader) -> pa.Table:
+    """Return all rows of a small stream, whose values are valid."""
+    try:
+        table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        raise InvalidInput(f"the data are not a valid Arrow IPC stream: {error}") from error
+    return table
+
+
+def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> bool:
     """Read the sizes that the messages of a stream state.
 
     The end of a stream that is cut off is left to the decoder, which says what is missing.
+
+    Returns:
+        Whether the stream is small.
     """
     end = body.seek(0, os.SEEK_END)
-    position = total = 0
+    position = total = values = 0
     while (metadata := _metadata(body, position)) is not None:
         message = message_of(metadata[1])
         start = metadata[0]
@@ -75,14 +98,16 @@ def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> None:
             )
         if total > largest:
             raise HttpError(413, f"The Arrow stream has more than {largest} bytes after decompression.")
-        longest = max(message.lengths, default=message.rows)
-        if max(longest, message.rows) > ROWS_WITHOUT_BYTES + 8 * expanded:
+        longest = max((message.rows, *message.lengths))
+        if longest > ROWS_WITHOUT_BYTES + 8 * expanded:
             raise HttpError(
                 413,
-                f"A batch of the Arrow stream states {max(longest, message.rows)} values in {expanded} bytes; send at "
+                f"A batch of the Arrow stream states {longest} values in {expanded} bytes; send at "
                 f"most {ROWS_WITHOUT_BYTES} values without bytes in a batch.",
             )
+        values += longest
         position = start + message.body_size
+    return max(end, total) <= _AT_ONCE and values <= ROWS_WITHOUT_BYTES
 
 
 def _metadata(body: BinaryIO, position: int) -> tuple[int, bytes] | None:
