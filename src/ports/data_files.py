@@ -18,11 +18,14 @@ class Rows:
         table: a ``pyarrow.Table``.
         count: the number of rows.
         size: the size in bytes.
+        encoded: the Arrow IPC stream from which they were decoded, if it can be sent on: its messages have the format
+            of Arrow 0.15 and are not compressed.
     """
 
     table: Any = attrs.field(repr=False)
     count: int
     size: int
+    encoded: bytes | None = attrs.field(default=None, repr=False)
 
     @property
     def schema(self) -> Any:
@@ -57,12 +60,12 @@ class DataFiles(Protocol):
         An error of the stream is raised by the returned stream, not here.
 
         Args:
-            data: a ``pyarrow.RecordBatchReader``, which is consumed, or a ``pyarrow.Table``.
+            data: a ``pyarrow.RecordBatchReader``, which is consumed; a ``pyarrow.Table``, or `Rows`.
             most: the size in bytes from which on the data are large.
 
         Returns:
             The rows, or None if there are none, they are too many, or the stream failed; and all rows, as a stream, or
-            as the table that was given.
+            unchanged if they were no stream.
         """
 
     def conforming(self, rows: Rows, version: Appendable) -> Rows | None:

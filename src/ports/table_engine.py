@@ -178,7 +178,7 @@ class TableEngine(Protocol):
         """
 
     def rows_of(self, data: Any) -> Any:
-        """Return a supported frame as a ``pyarrow.Table``, and a stream unchanged.
+        """Return a supported frame as a ``pyarrow.Table``; a stream and `Rows` stay what they are.
 
         Raises: InvalidInput: as `reader`.
         """

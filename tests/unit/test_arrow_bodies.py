@@ -14,6 +14,7 @@ from hypothesis import strategies as some
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.arrow_bodies import MOST_COLUMNS, MOST_NESTING, ROWS_WITHOUT_BYTES, opened
 from lancekeep.entrypoints.rest.errors import HttpError
+from lancekeep.ports.data_files import Rows
 
 MIB = 1 << 20
 PLAIN = pa.table({"id": range(1000), "name": [f"n{number}" for number in range(1000)]})
@@ -38,7 +39,7 @@ def stream(table: pa.Table, compression: str | None = None) -> bytes:
 
 def read(content: bytes, largest_batch: int = MIB, largest: int = 4 * MIB) -> pa.Table:
     with opened(io.BytesIO(content), largest_batch, largest) as rows:
-        return rows if isinstance(rows, pa.Table) else rows.read_all()
+        return rows.table if isinstance(rows, Rows) else rows.read_all()
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

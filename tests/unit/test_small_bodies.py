@@ -1,4 +1,4 @@
-"""Bodies with Arrow data: small ones arrive as a table, others as a stream, and both with the same rows and errors."""
+"""Bodies with Arrow data: small ones are decoded at once, and others are streams, with the same rows and errors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lancekeep.adapters.committers.frames import Incoming, append_frame, append_of
 from lancekeep.domain.errors import InvalidInput
+from lancekeep.domain.identifiers import ObjectId
 from lancekeep.entrypoints.rest import arrow_bodies
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.errors import HttpError
+from lancekeep.ports.data_files import Rows
 
 MOST = 1 << 20
 SMALL = pa.table(
@@ -36,16 +39,44 @@ def body(table: pa.Table, *, rows: int = 10, codec: str | None = None) -> bytes:
     return bytes(sink.getvalue())
 
 
-def rows_of(content: bytes) -> tuple[type, pa.Table]:
+def rows_of(content: bytes) -> tuple[Rows | None, pa.Table]:
+    """Return the rows if they were decoded at once, and all rows in any case."""
     with opened(BytesIO(content), MOST, 16 * MOST) as rows:
-        return type(rows), rows if isinstance(rows, pa.Table) else rows.read_all()
+        return (rows, rows.table) if isinstance(rows, Rows) else (None, rows.read_all())
 
 
 @pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
-def test_a_small_body_is_a_table(codec: str | None) -> None:
-    kind, rows = rows_of(body(SMALL, codec=codec))
-    assert kind is pa.Table
-    assert rows == SMALL
+def test_a_small_body_is_decoded_at_once(codec: str | None) -> None:
+    content = body(SMALL, codec=codec)
+    rows, table = rows_of(content)
+    assert rows is not None
+    assert table == SMALL
+    assert rows.count == SMALL.num_rows
+    assert rows.size >= SMALL.nbytes
+    assert rows.encoded == (content if codec is None else None)
+
+
+def test_a_body_of_an_earlier_format_is_not_sent_on() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SMALL.schema, options=pa.ipc.IpcWriteOptions(use_legacy_format=True)) as writer:
+        writer.write_table(SMALL)
+    rows, table = rows_of(bytes(sink.getvalue()))
+    assert rows is not None
+    assert table == SMALL
+    assert rows.encoded is None
+
+
+def test_rows_are_sent_to_another_process_as_they_came() -> None:
+    rows, _ = rows_of(body(SMALL))
+    assert rows is not None
+    sent = append_frame(ObjectId.of("ml.t"), 1, rows, None)
+    assert sent is not None
+    incoming = Incoming(MOST)
+    incoming.add(sent)
+    found = incoming.next()
+    assert found is not None
+    assert found[1] == rows.encoded
+    assert append_of(*found)[1].table == SMALL
 
 
 def test_a_dictionary_that_is_replaced_keeps_its_values() -> None:
@@ -54,7 +85,7 @@ def test_a_dictionary_that_is_replaced_keeps_its_values() -> None:
     with pa.ipc.new_stream(sink, pa.schema([("word", words[0].type)])) as writer:
         for each in words:
             writer.write_batch(pa.record_batch({"word": each}))
-    assert rows_of(sink.getvalue().to_pybytes())[1]["word"].to_pylist() == ["a", "b", "c"]
+    assert rows_of(bytes(sink.getvalue()))[1]["word"].to_pylist() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -67,16 +98,14 @@ def test_a_dictionary_that_is_replaced_keeps_its_values() -> None:
     ids=["bytes", "values", "views"],
 )
 def test_other_bodies_are_streams(table: pa.Table) -> None:
-    kind, rows = rows_of(body(table, rows=10_000))
-    assert kind is pa.RecordBatchReader
-    assert rows == table
+    assert rows_of(body(table, rows=10_000)) == (None, table)
 
 
 def test_a_small_body_that_expands_is_a_stream() -> None:
     zeros = pa.table({"id": pa.array([0] * 40_000, pa.int64())})
     content = body(zeros, rows=10_000, codec="zstd")
     assert len(content) < 10_000
-    assert rows_of(content) == (pa.RecordBatchReader, zeros)
+    assert rows_of(content) == (None, zeros)
 
 
 def cut(content: bytes) -> bytes:

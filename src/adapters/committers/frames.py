@@ -106,10 +106,12 @@ def append_frame(
     """Return the frame of an append or upsert; None if it is too large to be sent."""
     if rows.count > ROWS_WITHOUT_BYTES or rows.size > MOST_ROWS_BYTES:
         return None
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows.table)
-    content = sink.getvalue().to_pybytes()
+    content = rows.encoded
+    if content is None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows.table)
+        content = sink.getvalue().to_pybytes()
     named = None if key is None else [key.name.hex(), key.request.hex(), key.request_name]
     text: dict[str, Any] = {"append": number, "table": table.key, "key": named}
     if upsert is not None:
@@ -146,7 +148,7 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
         raise InvalidInput(f"the rows of an append are not an Arrow IPC stream: {error}") from error
     if rows.num_rows == 0:
         raise InvalidInput("an append without rows")
-    return table, Rows(rows, rows.num_rows, rows.nbytes), key, upsert
+    return table, Rows(rows, rows.num_rows, len(content)), key, upsert
 
 
 def _upsert_of(found: Any) -> SentUpsert | None:

@@ -52,12 +52,12 @@ class LanceDataFiles:
         self._lock = Lock()
 
     def gather(
-        self, data: pa.RecordBatchReader | pa.Table, most: int
-    ) -> tuple[Rows | None, pa.RecordBatchReader | pa.Table]:
-        if isinstance(data, pa.Table):
-            size = data.nbytes
-            return Rows(data, data.num_rows, size) if data.num_rows and size <= most else None, data
-        return self._gathered(data, most)
+        self, data: pa.RecordBatchReader | pa.Table | Rows, most: int
+    ) -> tuple[Rows | None, pa.RecordBatchReader | pa.Table | Rows]:
+        if isinstance(data, pa.RecordBatchReader):
+            return self._gathered(data, most)
+        rows = data if isinstance(data, Rows) else Rows(data, data.num_rows, data.nbytes)
+        return rows if rows.count and rows.size <= most else None, data
 
     def _gathered(self, reader: pa.RecordBatchReader, most: int) -> tuple[Rows | None, pa.RecordBatchReader]:
         schema, batches, size = reader.schema, list[pa.RecordBatch](), 0
@@ -90,7 +90,7 @@ class LanceDataFiles:
         columns = rows.table.columns
         if any(not field.nullable and column.null_count for field, column in zip(wanted, columns, strict=True)):
             return None
-        return attrs.evolve(rows, table=pa.Table.from_arrays(columns, schema=wanted))
+        return attrs.evolve(rows, table=pa.Table.from_arrays(columns, schema=wanted), encoded=None)
 
     def encode(self, rows: Sequence[Rows], version: Appendable) -> EncodedFile:
         known = self._of(version)

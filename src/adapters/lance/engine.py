@@ -39,7 +39,7 @@ from lancekeep.domain.table import V1_SUFFIX
 from lancekeep.format.manifest import time_of, transaction_name
 from lancekeep.native import CACHED_METADATA, lance
 from lancekeep.ports.compaction_engine import CompactionEngine
-from lancekeep.ports.data_files import DataFiles
+from lancekeep.ports.data_files import DataFiles, Rows
 from lancekeep.ports.table_engine import StagedVersion, VersionDetails, VersionSummary, WriteMode, WritePlan
 
 _AT_ONCE = 8
@@ -85,10 +85,12 @@ class LanceEngine:
 
     def reader(self, data: Any) -> Any:
         rows = self.rows_of(data)
+        if isinstance(rows, Rows):
+            rows = rows.table
         return rows.to_reader() if isinstance(rows, pa.Table) else rows
 
     def rows_of(self, data: Any) -> Any:
-        if isinstance(data, pa.RecordBatchReader | pa.Table):
+        if isinstance(data, pa.RecordBatchReader | pa.Table | Rows):
             return data
         if isinstance(data, pa.RecordBatch):
             return pa.Table.from_batches([data])

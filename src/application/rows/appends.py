@@ -123,7 +123,7 @@ class Appends(Committer[Line, Append]):
 
         Args:
             table: The table.
-            data: A ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
+            data: A ``pyarrow.RecordBatchReader``, a ``pyarrow.Table``, or `Rows`.
 
         Returns:
             The committed version; or `Alone`, and nothing of this append was committed.

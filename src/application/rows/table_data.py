@@ -69,7 +69,7 @@ class TableData:
 
         Args:
             identifier: The table.
-            data: A ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
+            data: A ``pyarrow.RecordBatchReader``, a ``pyarrow.Table``, or `Rows`.
             overwrite: Replace all rows.
             branch: The branch to change.
         """
@@ -82,7 +82,7 @@ class TableData:
                 )
         if not overwrite and is_stream(data):  # a small stream that has arrived can share a commit
             arrived, data = self._engine.data_files.gather(data, MOST_BYTES)
-            data = data if arrived is None else arrived.table
+            data = data if arrived is None else arrived
         try:
             return _change_of(self._writes.write(object_id, data, "overwrite" if overwrite else "append", None))
         except TableNotFound:
@@ -109,7 +109,7 @@ class TableData:
 
         Args:
             identifier: The table.
-            data: A ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
+            data: A ``pyarrow.RecordBatchReader``, a ``pyarrow.Table``, or `Rows`.
             rule: The key columns, and the treatment of rows.
             branch: The branch to change.
             patience: The seconds after which no further attempt begins.

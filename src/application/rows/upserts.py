@@ -96,7 +96,7 @@ class Upserts(Committer[UpsertLine, Upsert]):
         """Read a stream if it may be an upsert that shares a commit.
 
         Args:
-            data: A ``pyarrow.RecordBatchReader``, which is consumed, or a ``pyarrow.Table``.
+            data: A ``pyarrow.RecordBatchReader``, which is consumed; a ``pyarrow.Table``, or `Rows`.
             rule: The rule of the merge.
             patience: The seconds after which no further attempt begins.
 

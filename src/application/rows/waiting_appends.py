@@ -25,7 +25,7 @@ class Alone:
     """The append has to commit alone, through the table engine.
 
     Attributes:
-        data: all its rows, as a ``pyarrow.RecordBatchReader`` or ``pyarrow.Table``.
+        data: all its rows, as a ``pyarrow.RecordBatchReader``, a ``pyarrow.Table``, or `Rows`.
     """
 
     data: Any

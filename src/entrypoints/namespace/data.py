@@ -1,7 +1,7 @@
 """The operations on the rows of tables.
 
-A ``*_stream`` method takes or returns a ``pyarrow.RecordBatchReader`` and works in bounded memory; it also takes rows
-as a ``pyarrow.Table`` that has been validated. The method of the
+A ``*_stream`` method takes or returns a ``pyarrow.RecordBatchReader`` and works in bounded memory; it also takes
+`Rows` that have been validated. The method of the
 interface beside it takes an Arrow IPC stream or returns an Arrow IPC file as bytes.
 """
 
@@ -21,6 +21,7 @@ from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import Operations, branch_of, choice, id_of
 from lancekeep.entrypoints.namespace.queries import query_of
 from lancekeep.entrypoints.namespace.streams import Incoming, file_of, translated
+from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeRule
 
 SMALL_FRAGMENT = 1024 * 1024
@@ -43,7 +44,7 @@ class DataOperations(Operations):
 
     @operation
     def insert_stream(
-        self, request: api.InsertIntoTableRequest, rows: pa.RecordBatchReader | pa.Table
+        self, request: api.InsertIntoTableRequest, rows: pa.RecordBatchReader | Rows
     ) -> api.InsertIntoTableResponse:
         """Insert a stream of batches; see `insert_into_table`."""
         return self._insert(request, Incoming(rows))
@@ -61,7 +62,7 @@ class DataOperations(Operations):
 
     @operation
     def merge_insert_stream(
-        self, request: api.MergeInsertIntoTableRequest, rows: pa.RecordBatchReader | pa.Table
+        self, request: api.MergeInsertIntoTableRequest, rows: pa.RecordBatchReader | Rows
     ) -> api.MergeInsertIntoTableResponse:
         """Merge a stream of batches; see `merge_insert_into_table`."""
         return self._merge(request, Incoming(rows))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lancekeep.adapters.lance.namespace_errors import namespace_error
 from lancekeep.domain.errors import InvalidInput, LancekeepError, origin
 from lancekeep.entrypoints.namespace.dictionaries import OPTIONS, Dictionaries
+from lancekeep.ports.data_files import Rows
 
 
 class Incoming:
@@ -19,11 +20,11 @@ class Incoming:
     The table engine turns an error of a stream into a text, so the stream keeps its error, and `blamed` raises it.
 
     Args:
-        source: The stream; or a table, which has been validated.
+        source: The stream; or rows that have been validated.
         valid: Every batch has been validated.
     """
 
-    def __init__(self, source: pa.RecordBatchReader | pa.Table, *, valid: bool = False) -> None:
+    def __init__(self, source: pa.RecordBatchReader | Rows, *, valid: bool = False) -> None:
         self.rows = 0
         self._error: Exception | None = None
         self._source = source
@@ -44,27 +45,28 @@ class Incoming:
             raise _malformed(error) from error
 
     @contextmanager
-    def blamed(self) -> Iterator[pa.RecordBatchReader | pa.Table]:
+    def blamed(self) -> Iterator[pa.RecordBatchReader | Rows]:
         """Yield the rows; if their stream fails, raise its error instead of the engine's.
 
         Raises:
             InvalidInput: The stream is malformed.
         """
-        if isinstance(self._source, pa.Table):
-            self.rows = self._source.num_rows
-            yield self._source
+        source = self._source
+        if isinstance(source, Rows):
+            self.rows = source.count
+            yield source
             return
         try:
             # Not an attribute: a reader that has this object in its batches would never be released, unread.
-            yield pa.RecordBatchReader.from_batches(self._source.schema, self._batches())
+            yield pa.RecordBatchReader.from_batches(source.schema, self._batches(source))
         except Exception as error:
             if self._error is None:
                 raise
             raise self._error from origin(self._error, error)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self._source:
+            for batch in stream:
                 if not self._valid:
                     batch.validate(full=True)
                 self.rows += batch.num_rows

@@ -19,6 +19,7 @@ from lancekeep.entrypoints.namespace.arrow_schema import json_schema
 from lancekeep.entrypoints.namespace.boundary import operation
 from lancekeep.entrypoints.namespace.operations import Operations, choice, id_of, keep_of
 from lancekeep.entrypoints.namespace.streams import Incoming
+from lancekeep.ports.data_files import Rows
 from lancekeep.ports.table_engine import VersionDetails
 
 
@@ -83,7 +84,7 @@ class TableOperations(Operations):
 
     @operation
     def create_table_stream(
-        self, request: api.CreateTableRequest, rows: pa.RecordBatchReader | pa.Table
+        self, request: api.CreateTableRequest, rows: pa.RecordBatchReader | Rows
     ) -> api.CreateTableResponse:
         """Create a table of a stream of batches, in bounded memory; see `create_table`."""
         return self._create_table(request, Incoming(rows))

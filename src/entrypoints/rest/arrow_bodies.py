@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Final
 
+import attrs
 import numpy as np
 import pyarrow as pa
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.errors import HttpError
 from lancekeep.format.arrow_ipc import CONTINUATION, Message, expanded_size, message_of
+from lancekeep.ports.data_files import Rows
 
 MOST_METADATA: Final = 8 << 20
 """The maximum size in bytes of the metadata of a message, enough for 40,000 columns."""
@@ -35,11 +37,11 @@ _VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
 
 
 @contextmanager
-def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.RecordBatchReader | pa.Table]:
-    """Yield the rows of a body: a table if it is small, or a stream of batches.
+def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.RecordBatchReader | Rows]:
+    """Yield the rows of a body: in memory if it is small, or as a stream of batches.
 
-    Each call of Arrow lets other threads take the interpreter's lock. A small body needs few of them as a table, so
-    that many requests at the same time do not spend their time in waiting for each other.
+    Each call of Arrow lets other threads take the interpreter's lock. A small body needs few of them, so that many
+    requests at the same time do not spend their time in waiting for each other.
 
     Args:
         body: The complete body; it is read from its start.
@@ -50,44 +52,68 @@ def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.Reco
         HttpError: The stream is too large (413).
         InvalidInput: The body is no Arrow IPC stream.
     """
-    is_small = _check_messages(body, largest_batch, largest)
+    checked = _check_messages(body, largest_batch, largest)
+    if checked.is_small:
+        body.seek(0)
+        content = body.read()
+        table = _whole(content)
+        if not _have_views(table.schema):
+            yield Rows(table, table.num_rows, checked.size, content if checked.is_plain else None)
+            return
     body.seek(0)
-    try:
-        reader = pa.ipc.open_stream(body.read() if is_small else body)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
-    with reader:
+    with _begun(body) as reader:
         schema = reader.schema
         _check_schema(schema)
-        if is_small and not any(_has_views(field.type) for field in schema):
-            yield _whole(reader)
-        else:
-            yield pa.RecordBatchReader.from_batches(schema, _validated(reader, largest_batch))
+        yield pa.RecordBatchReader.from_batches(schema, _validated(reader, largest_batch))
 
 
-def _whole(reader: pa.RecordBatchReader) -> pa.Table:
+@attrs.frozen
+class _Checked:
+    """The messages of a stream.
+
+    Attributes:
+        size: The size of their bodies in bytes after decompression.
+        is_small: Whether the stream is decoded at once.
+        is_plain: Whether the messages have the format of Arrow 0.15 and are not compressed.
+    """
+
+    size: int
+    is_small: bool
+    is_plain: bool
+
+
+def _begun(source: BinaryIO | bytes) -> pa.RecordBatchReader:
+    """Read the schema of a stream."""
+    try:
+        return pa.ipc.open_stream(source)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
+
+
+def _whole(content: bytes) -> pa.Table:
     """Return all rows of a small stream, whose values are valid."""
+    reader = _begun(content)
     try:
         table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise InvalidInput(f"the data are not a valid Arrow IPC stream: {error}") from error
+    _check_schema(table.schema)
     return table
 
 
-def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> bool:
+def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> _Checked:
     """Read the sizes that the messages of a stream state.
 
     The end of a stream that is cut off is left to the decoder, which says what is missing.
-
-    Returns:
-        Whether the stream is small.
     """
     end = body.seek(0, os.SEEK_END)
     position = total = values = 0
+    is_plain = True
     while (metadata := _metadata(body, position)) is not None:
         message = message_of(metadata[1])
         start = metadata[0]
+        is_plain &= not message.is_compressed and start == position + 8 + len(metadata[1])
         expanded = _expanded(body, start, end, message) if message.is_compressed else sum(s for _, s in message.buffers)
         total += expanded
         if expanded > largest_batch:
@@ -107,7 +133,7 @@ def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> bool:
             )
         values += longest
         position = start + message.body_size
-    return max(end, total) <= _AT_ONCE and values <= ROWS_WITHOUT_BYTES
+    return _Checked(total, max(end, total) <= _AT_ONCE and values <= ROWS_WITHOUT_BYTES, is_plain)
 
 
 def _metadata(body: BinaryIO, position: int) -> tuple[int, bytes] | None:
@@ -166,6 +192,10 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
+def _have_views(schema: pa.Schema) -> bool:
+    return any(_has_views(field.type) for field in schema)
+
+
 def _has_views(kind: pa.DataType) -> bool:
     return any(is_view(kind) for is_view in _VIEWS) or any(_has_views(child.type) for child in _children(kind))
 
@@ -175,7 +205,7 @@ def _validated(reader: pa.RecordBatchReader, largest: int) -> Iterator[pa.Record
 
     Tables keep no views, so the bytes that views stand for count, although views can share them.
     """
-    has_views = any(_has_views(field.type) for field in reader.schema)
+    has_views = _have_views(reader.schema)
     for batch in reader:
         batch.validate(full=True)
         size = sum(_viewed(column) for column in batch.columns) if has_views else 0
