@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import attrs
@@ -35,6 +36,7 @@ class Message:
         lengths: The lengths of the arrays of the batch, also of nested ones.
         buffers: Offset and size of each buffer in the body.
         is_compressed: Whether each buffer begins with its size after decompression.
+        is_delta: Whether the values extend an earlier dictionary.
     """
 
     is_schema: bool
@@ -43,6 +45,7 @@ class Message:
     lengths: tuple[int, ...] = ()
     buffers: tuple[tuple[int, int], ...] = ()
     is_compressed: bool = False
+    is_delta: bool = False
 
 
 def message_of(metadata: bytes) -> Message:
@@ -59,14 +62,18 @@ def message_of(metadata: bytes) -> Message:
         batch = header.table(1) if kind == _DICTIONARY and header is not None else header
         if kind not in (_DICTIONARY, _BATCH) or batch is None or body_size < 0:
             raise InvalidInput(f"a message of the Arrow stream has the kind {kind} and a body of {body_size} bytes")
-        return Message(
+        found = Message(
             is_schema=False,
             body_size=body_size,
             rows=batch.number(0, "q"),
             lengths=tuple(length for length, _ in batch.pairs(1)),
             buffers=tuple(batch.pairs(2)),
             is_compressed=batch.table(3) is not None,
+            is_delta=kind == _DICTIONARY and header is not None and header.number(2, "?") != 0,
         )
+        if min((found.rows, *found.lengths, *chain.from_iterable(found.buffers))) < 0:
+            raise InvalidInput("a message of the Arrow stream states a negative number of rows or bytes")
+        return found
     except struct.error as error:
         raise InvalidInput(f"the metadata of a message of the Arrow stream are damaged: {error}") from error
 

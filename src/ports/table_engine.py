@@ -178,7 +178,9 @@ class TableEngine(Protocol):
         """
 
     def rows_of(self, data: Any) -> Any:
-        """Return a supported frame as a ``pyarrow.Table``; a stream and `Rows` stay what they are.
+        """Return a supported frame as a ``pyarrow.Table``.
+
+        A stream and `Rows` are returned unchanged.
 
         Raises: InvalidInput: as `reader`.
         """

@@ -600,3 +600,14 @@ def test_a_tag_keeps_the_version_of_its_own_history_only(
     with pytest.raises(lancekeep.Refused, match="a tag points at version 3"):
         own.versions.delete_versions(root.branch(tagged), [3])
     assert own.versions.delete_versions(root.branch(branch), [3]) == 1
+
+
+def test_rows_of_every_kind_are_merged(catalog: lancekeep.Catalog) -> None:
+    catalog.create_namespace("merged")
+    catalog.write("merged.t", pa.table({"id": [0], "n": [0]}))
+    rule, batch = lancekeep.MergeRule(on=["id"], update=True, insert=True), pa.record_batch({"id": [0, 1], "n": [1, 1]})
+    table = pa.Table.from_batches([batch])
+    for rows in (batch, table, table.to_reader(), table.to_pandas()):
+        catalog.data.merge("merged.t", rows, rule)
+    stored = lance.dataset(catalog.describe_table("merged.t").uri).to_table()
+    assert stored.sort_by("id").to_pylist() == [{"id": 0, "n": 1}, {"id": 1, "n": 1}]

@@ -99,6 +99,29 @@ def test_malformed_upload_is_invalid_input_on_every_route(tmp_path: Path) -> Non
     assert lance.dataset(catalog.describe_table("t").uri).to_table() == ROWS
 
 
+@pytest.mark.parametrize("name", [name for name in MALFORMED if name != "empty"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "t/insert?mode=append",
+        "t/insert?mode=overwrite",
+        "t/merge_insert?on=a&when_matched_update_all=true&when_not_matched_insert_all=true",
+        "t/merge_insert?on=a&when_not_matched_by_source_delete=true",
+        "n/create",
+    ],
+)
+def test_a_refused_body_has_the_same_answer_for_its_key(tmp_path: Path, operation: str, name: str) -> None:
+    catalog = lancekeep.connect(str(tmp_path), commit_store=f"sqlite://{tmp_path}/commits.db")
+    catalog.write("t", ROWS)
+    client = TestClient(create_app(CatalogNamespace(catalog), QUIET))
+    headers = {**ARROW, "idempotency-key": str(uuid4())}
+    answers = [client.post(f"/v1/table/{operation}", content=MALFORMED[name], headers=headers) for _ in range(2)]
+    assert answers[0].status_code == (413 if name in TOO_LARGE else 400)
+    assert answers[1].status_code == answers[0].status_code
+    assert answers[1].json()["error"] == answers[0].json()["error"]
+    assert catalog.open("t").version == 1
+
+
 # -- panics --------------------------------------------------------------------------------------------------------
 
 PANICS = pa.table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
@@ -126,3 +127,45 @@ def test_a_batch_that_is_too_large_is_refused() -> None:
     with pytest.raises(HttpError) as caught:
         rows_of(body(pa.table({"id": pa.array(range(200_000), pa.int64())}), rows=200_000))
     assert caught.value.status == 413
+
+
+def test_values_of_messages_that_are_not_padded_are_aligned() -> None:
+    table = pa.table({"id": pa.array(range(50), pa.int64())})
+    content = body(table, rows=50)
+    batch = 8 + struct.unpack_from("<I", content, 4)[0]
+    size = struct.unpack_from("<I", content, batch + 4)[0]
+    end = batch + 8 + size
+    moved = content[: batch + 4] + struct.pack("<I", size + 1) + content[batch + 8 : end] + b"\0" + content[end:]
+    rows, found = rows_of(moved)
+    assert rows is not None
+    assert found == table
+    sent = append_of({"append": 1, "table": "t", "key": None}, moved)[1].table
+    for each in (found, sent):
+        assert each["id"].chunk(0).buffers()[1].address % 8 == 0
+
+
+def test_a_negative_size_is_refused() -> None:
+    content = body(pa.table({"id": pa.array(range(50), pa.int64())}), rows=50)
+    node = struct.pack("<qq", 50, 0)
+    assert content.count(node) == 1
+    with pytest.raises(InvalidInput, match="negative"):
+        rows_of(content.replace(node, struct.pack("<qq", -50, 0)))
+
+
+def test_a_dictionary_that_grows_is_a_stream() -> None:
+    sink = pa.BufferOutputStream()
+    words = [pa.array(some).dictionary_encode() for some in (["a", "b"], ["a", "b", "c"])]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.ipc.new_stream(sink, pa.schema([("word", words[0].type)]), options=options) as writer:
+        for each in words:
+            writer.write_batch(pa.record_batch({"word": each}))
+    rows, found = rows_of(bytes(sink.getvalue()))
+    assert rows is None
+    assert found["word"].to_pylist() == ["a", "b", "a", "b", "c"]
+
+
+def test_a_dictionary_in_the_values_of_a_dictionary_is_refused() -> None:
+    inner = pa.StructArray.from_arrays([pa.array(["a", "b"]).dictionary_encode()], ["x"])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), inner)
+    with pytest.raises(InvalidInput, match="a dictionary in the values of a dictionary"):
+        rows_of(body(pa.table({"c": column})))

@@ -34,6 +34,7 @@ MOST_ROWS_BYTES: Final = 16 << 20
 ROWS_WITHOUT_BYTES: Final = 1 << 20
 """The values of an array that need no bytes, such as nulls; each further byte carries up to 8 values (booleans)."""
 _DELIMITER: Final = "$"
+_ALIGNED: Final = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
 
 _ERRORS: Final[Mapping[str, type[LancekeepError]]] = {
     kind.__name__: kind
@@ -141,8 +142,7 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
         raise InvalidInput(f"not an append: {error}") from error
     _check_sizes(content)
     try:
-        with pa.ipc.open_stream(content) as reader:
-            rows = reader.read_all()
+        rows = pa.ipc.open_stream(content, options=_ALIGNED).read_all()
         rows.validate(full=True)  # the engine trusts offsets, indices and text
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(f"the rows of an append are not an Arrow IPC stream: {error}") from error

@@ -118,6 +118,7 @@ class TableData:
             ConcurrentModification: Other writers won every attempt. Nothing was committed.
         """
         object_id = self._of_new_rows(identifier, branch)
+        data = self._engine.rows_of(data)
         if branch is None:
             upsert, data = self._upserts.gather(data, rule, patience)
             if upsert is not None:

@@ -33,6 +33,10 @@ ROWS_WITHOUT_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 1 << 18
 """The size in bytes, before and after decompression, up to which a stream is decoded at once."""
 
+_INVALID = (pa.ArrowException, OSError, TypeError, ValueError)
+_ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+"""The engine panics on values that are not aligned, as in messages whose metadata are not padded."""
+
 _VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
 
 
@@ -85,7 +89,7 @@ class _Checked:
 def _begun(source: BinaryIO | bytes) -> pa.RecordBatchReader:
     """Read the schema of a stream."""
     try:
-        return pa.ipc.open_stream(source)
+        return pa.ipc.open_stream(source, options=_ALIGNED)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
 
@@ -95,11 +99,18 @@ def _whole(content: bytes) -> pa.Table:
     reader = _begun(content)
     try:
         table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the data are not a valid Arrow IPC stream: {error}") from error
+    except _INVALID as error:
+        raise _invalid(error) from error
     _check_schema(table.schema)
+    try:
+        table.validate(full=True)
+    except _INVALID as error:
+        raise _invalid(error) from error
     return table
+
+
+def _invalid(error: Exception) -> InvalidInput:
+    return InvalidInput(f"the data are not a valid Arrow IPC stream: {error}")
 
 
 def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> _Checked:
@@ -109,10 +120,11 @@ def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> _Checke
     """
     end = body.seek(0, os.SEEK_END)
     position = total = values = 0
-    is_plain = True
+    is_plain, has_delta = True, False
     while (metadata := _metadata(body, position)) is not None:
         message = message_of(metadata[1])
         start = metadata[0]
+        has_delta |= message.is_delta  # each one makes a copy of the whole dictionary, which no message states
         is_plain &= not message.is_compressed and start == position + 8 + len(metadata[1])
         expanded = _expanded(body, start, end, message) if message.is_compressed else sum(s for _, s in message.buffers)
         total += expanded
@@ -133,7 +145,8 @@ def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> _Checke
             )
         values += longest
         position = start + message.body_size
-    return _Checked(total, max(end, total) <= _AT_ONCE and values <= ROWS_WITHOUT_BYTES, is_plain)
+    is_small = max(end, total) <= _AT_ONCE and values <= ROWS_WITHOUT_BYTES and not has_delta
+    return _Checked(total, is_small, is_plain)
 
 
 def _metadata(body: BinaryIO, position: int) -> tuple[int, bytes] | None:
@@ -170,17 +183,23 @@ def _expanded(body: BinaryIO, start: int, end: int, message: Message) -> int:
 
 def _check_schema(schema: pa.Schema) -> None:
     fields = 0
-    level = list(schema)
+    level = [(field, False) for field in schema]  # and whether it is in the values of a dictionary
     for _ in range(MOST_NESTING):
         fields += len(level)
         try:
-            for field in level:
+            for field, _ in level:
                 field.name.encode()
         except UnicodeError:
             raise InvalidInput("the schema of the body has a name that is not UTF-8") from None
         if fields > MOST_COLUMNS:
             raise HttpError(413, f"The schema of the body has more than {MOST_COLUMNS} fields.")
-        level = [child for field in level for child in _children(field.type)]
+        if any(_is_nested(field.type, inside) for field, inside in level):  # each batch would validate all of them
+            raise InvalidInput("the schema of the body has a dictionary in the values of a dictionary")
+        level = [
+            (child, inside or pa.types.is_dictionary(field.type))
+            for field, inside in level
+            for child in _children(field.type)
+        ]
         if not level:
             return
     raise HttpError(413, f"The schema of the body nests fields deeper than {MOST_NESTING} levels.")
@@ -194,6 +213,11 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 
 def _have_views(schema: pa.Schema) -> bool:
     return any(_has_views(field.type) for field in schema)
+
+
+def _is_nested(kind: pa.DataType, inside: bool) -> bool:
+    """Return whether a dictionary is, or has, one in the values of another."""
+    return pa.types.is_dictionary(kind) and (inside or pa.types.is_dictionary(kind.value_type))
 
 
 def _has_views(kind: pa.DataType) -> bool:

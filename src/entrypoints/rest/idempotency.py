@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any, BinaryIO
 
 import lance_namespace as api
@@ -20,6 +21,7 @@ from lance_namespace import errors as api_errors
 from lance_namespace.errors import ErrorCode
 from pydantic import BaseModel
 
+from lancekeep.adapters.lance.namespace_errors import namespace_error
 from lancekeep.adapters.rest.routes import READS
 from lancekeep.application.catalog import Catalog, directory_of
 from lancekeep.application.rows.idempotency import Answer, Attempt
@@ -30,6 +32,7 @@ from lancekeep.domain.idempotency import RequestKey
 from lancekeep.domain.transaction import AllCommitted
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.namespace.operations import branch_of
+from lancekeep.entrypoints.rest.errors import HttpError
 from lancekeep.entrypoints.rest.requests import Call
 
 HEADER = "idempotency-key"
@@ -133,13 +136,24 @@ def _act(call: Call, proceed: Callable[[Call], Any]) -> Answer:
         if call.body is not None:
             call.body.seek(0)
         return Answer(_encode(proceed(call)))
+    except InvalidInput as error:  # of the body, before the operation
+        return _refusal(namespace_error(error))
+    except HttpError as error:
+        if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise
+        refused = {"refused": int(error.code), "status": error.status, "message": str(error)}
+        return Answer(json.dumps(refused), refused=True)
     except api_errors.LanceNamespaceError as error:
         cause = error.__cause__
         if isinstance(cause, Retryable | CommitUnknown | Damaged | EngineFailed):
             raise cause from cause.__cause__
         if not isinstance(cause, LancekeepError) and ErrorCode(error.code) in _INDEFINITE:
             raise
-        return Answer(json.dumps({"refused": int(error.code), "message": str(error)}), refused=True)
+        return _refusal(error)
+
+
+def _refusal(error: api_errors.LanceNamespaceError) -> Answer:
+    return Answer(json.dumps({"refused": int(error.code), "message": str(error)}), refused=True)
 
 
 _INDEFINITE = (
@@ -195,6 +209,8 @@ def _encode(response: Any) -> str:
 def _decode(text: str) -> Any:
     """Return a stored response, or raise the stored error. What is stored is input."""
     stored = json.loads(text)
+    if "status" in stored:
+        raise HttpError(int(stored["status"]), str(stored["message"]), ErrorCode(int(stored["refused"])))
     if "refused" in stored:
         raise api_errors.from_error_code(int(stored["refused"]), str(stored["message"]))
     model = getattr(api, str(stored.get("model")), None)
