@@ -148,7 +148,7 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
         raise InvalidInput(f"the rows of an append are not an Arrow IPC stream: {error}") from error
     if rows.num_rows == 0:
         raise InvalidInput("an append without rows")
-    return table, Rows(rows, rows.num_rows, len(content)), key, upsert
+    return table, Rows(rows, rows.num_rows, rows.nbytes), key, upsert
 
 
 def _upsert_of(found: Any) -> SentUpsert | None:
