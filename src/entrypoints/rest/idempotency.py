@@ -139,9 +139,9 @@ def _act(call: Call, proceed: Callable[[Call], Any]) -> Answer:
     except InvalidInput as error:  # of the body, before the operation
         return _refusal(namespace_error(error))
     except HttpError as error:
-        if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        if error.status != _TOO_LARGE:
             raise
-        refused = {"refused": int(error.code), "status": error.status, "message": str(error)}
+        refused = {"refused": int(error.code), "status": _TOO_LARGE, "message": str(error)}
         return Answer(json.dumps(refused), refused=True)
     except api_errors.LanceNamespaceError as error:
         cause = error.__cause__
@@ -156,6 +156,7 @@ def _refusal(error: api_errors.LanceNamespaceError) -> Answer:
     return Answer(json.dumps({"refused": int(error.code), "message": str(error)}), refused=True)
 
 
+_TOO_LARGE = int(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 _INDEFINITE = (
     ErrorCode.CONCURRENT_MODIFICATION,
     ErrorCode.SERVICE_UNAVAILABLE,
@@ -209,8 +210,8 @@ def _encode(response: Any) -> str:
 def _decode(text: str) -> Any:
     """Return a stored response, or raise the stored error. What is stored is input."""
     stored = json.loads(text)
-    if "status" in stored:
-        raise HttpError(int(stored["status"]), str(stored["message"]), ErrorCode(int(stored["refused"])))
+    if stored.get("status") == _TOO_LARGE:
+        raise HttpError(_TOO_LARGE, str(stored["message"]))
     if "refused" in stored:
         raise api_errors.from_error_code(int(stored["refused"]), str(stored["message"]))
     model = getattr(api, str(stored.get("model")), None)
