@@ -68,7 +68,8 @@ def test_a_body_of_an_earlier_format_is_not_sent_on() -> None:
 
 
 def test_rows_are_sent_to_another_process_as_they_came() -> None:
-    rows, _ = rows_of(body(SMALL))
+    content = body(SMALL)[:-8]  # without the mark at its end, which pyarrow would write
+    rows, _ = rows_of(content)
     assert rows is not None
     sent = append_frame(ObjectId.of("ml.t"), 1, rows, None)
     assert sent is not None
@@ -76,7 +77,7 @@ def test_rows_are_sent_to_another_process_as_they_came() -> None:
     incoming.add(sent)
     found = incoming.next()
     assert found is not None
-    assert found[1] == rows.encoded
+    assert found[1] == content
     assert append_of(*found)[1].table == SMALL
 
 
