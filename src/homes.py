@@ -207,6 +207,7 @@ def backup(
     *,
     storage_options: Mapping[str, str] | None = None,
     target_storage_options: Mapping[str, str] | None = None,
+    accept_loss: bool = False,
     progress: Progress = lambda done, total, name: None,
 ) -> BackupReport:
     """Copy a catalog to another place while its readers and writers continue.
@@ -228,6 +229,7 @@ def backup(
         storage_options: The options of the storage of the source; without ``target_storage_options`` also of the
             target.
         target_storage_options: The options of the storage of the target.
+        accept_loss: Copy what is left of a backup that has lost files.
         progress: Called before each step.
 
     Returns:
@@ -239,6 +241,8 @@ def backup(
         Refused: The target holds something else than a backup of the source, or was written to since; the source is an
             unfinished backup; or it is another catalog than before, or has lost what the backup holds. Nothing was
             changed.
+        Damaged: The source is a backup with a file that is missing, or that has another size than when the backup was
+            complete. Nothing was changed.
     """
     from lancekeep.application.upkeep.backup import Backup
 
@@ -266,7 +270,14 @@ def backup(
 
     try:
         return Backup(
-            left, right, Retry(), duplicate=duplicate, locations=locations, identity=identity, progress=progress
+            left,
+            right,
+            Retry(),
+            duplicate=duplicate,
+            locations=locations,
+            identity=identity,
+            accept_loss=accept_loss,
+            progress=progress,
         ).run()
     finally:
         left.objects.close()

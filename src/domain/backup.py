@@ -44,6 +44,9 @@ from lancekeep.domain.table import (
 RECORD = ".lancekeep-backup.json"
 """A file in the target, which says of what it is a backup."""
 
+FILES = ".lancekeep-backup-files.json"
+"""A file in the target with the size of each file of the complete backup."""
+
 SUBSCRIBERS = f"{EVENTS_DIRECTORY}/subscribers/"
 """The positions of subscribers of events.
 
@@ -92,7 +95,7 @@ class BackedUpFile:
     @staticmethod
     def of(path: str) -> BackedUpFile:
         """Return the file at a path below the root."""
-        if path == RECORD or path.startswith((*_OF_PROCESSES, f"{EVENTS_DIRECTORY}/")):
+        if path in (RECORD, FILES) or path.startswith((*_OF_PROCESSES, f"{EVENTS_DIRECTORY}/")):
             return BackedUpFile(path, Part.NONE)  # subscribers are listed apart
         if path.startswith(f"{MANIFEST_DIRECTORY}/{REQUESTS_DIRECTORY}/"):
             return BackedUpFile(path, Part.BEFORE_COMMIT)
@@ -182,7 +185,7 @@ class BackupRecord:
     Attributes:
         source: the root that is backed up.
         target: the place of the backup.
-        contents: the digest of its files; empty while the backup is not complete.
+        contents: the digest of `FILES`; empty while the backup is not complete.
     """
 
     source: str
@@ -206,12 +209,30 @@ class BackupRecord:
                 return BackupRecord(**found)
         except (ValueError, TypeError, KeyError, AttributeError):
             pass
-        raise Damaged(f"{key} is not the record of a backup of this release. Choose another target")
+        raise Damaged(f"{key} is not the record of a backup of this release, or was changed. Choose another backup")
+
+    def sizes(self, content: bytes) -> Mapping[str, int] | None:
+        """Return the sizes of the files of the complete backup.
+
+        None if ``content`` is not the one of its `FILES`.
+        """
+        try:
+            found = json.loads(content) if _digest(content) == self.contents else None
+        except ValueError:
+            return None
+        is_valid = isinstance(found, dict) and all(type(size) is int for size in found.values())
+        return found if is_valid else None
+
+
+def encoded_sizes(sizes: Mapping[str, int]) -> bytes:
+    """Return the content of `FILES`."""
+    return json.dumps(sizes, indent=0, sort_keys=True).encode() + b"\n"
 
 
 def digest_of_contents(sizes: Mapping[str, int]) -> str:
     """Return a digest of the names and sizes of files."""
-    digest = blake2b(digest_size=16)
-    for path in sorted(sizes):
-        digest.update(f"{sizes[path]} {path}\n".encode(errors="surrogatepass"))
-    return digest.hexdigest()
+    return _digest(encoded_sizes(sizes))
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()

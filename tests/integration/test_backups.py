@@ -30,7 +30,7 @@ from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.events.subscriptions import Subscription
 from lancekeep.composition import migrate_schema
-from lancekeep.domain.backup import RECORD
+from lancekeep.domain.backup import FILES, RECORD
 from lancekeep.entrypoints.cli import lancekeep as command
 
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.string())])
@@ -761,6 +761,103 @@ def test_records_of_ingested_files_are_copied_up_to_the_latest_version(local: La
     (directory / later).rename(directory / later.replace(".b-", "-and-before.b-"))
     report = lancekeep.backup(local.root, f"{tmp_path}/backup")  # it also has records of versions in the backup
     assert report.changed == (table.name,)
+
+
+# -- a damaged backup ------------------------------------------------------------------------------------------------
+
+
+def some_data_file(backup: str) -> Path:
+    return min(Path(backup).glob("*ml$events/data/*"))
+
+
+def latest_manifest(backup: str) -> Path:
+    return min(Path(backup).glob("*ml$events/_versions/*.manifest"))
+
+
+def cut_data_file(backup: str) -> str:
+    file = some_data_file(backup)
+    size = file.stat().st_size
+    os.truncate(file, 100)
+    return rf"has lost 1 files since it was a complete backup: .*{file.name} \(100 of {size:,} bytes\)\. Nothing"
+
+
+def remove_data_file(backup: str) -> str:
+    some_data_file(backup).unlink()
+    return r"has lost 1 files since it was a complete backup: .*ml\$events/data/.*\.lance \(missing\)\. Nothing"
+
+
+def remove_latest_manifest(backup: str) -> str:
+    latest_manifest(backup).unlink()
+    return r"has lost 1 files since it was a complete backup: .*_versions/.*\.manifest \(missing\)\. Nothing"
+
+
+def remove_all_tables(backup: str) -> str:
+    for each in Path(backup).iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+    return r"has lost \d+ files .* and \d+ more\. Nothing"
+
+
+def remove_a_file_and_the_list(backup: str) -> str:
+    some_data_file(backup).unlink()
+    Path(backup, FILES).unlink()
+    return "files were lost or changed since the backup in .* was complete"
+
+
+def change_the_record(backup: str) -> str:
+    record = Path(backup, RECORD)
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"contents": "0" * 32}))
+    return "files were lost or changed since the backup in .* was complete"
+
+
+def cut_the_record(backup: str) -> str:
+    os.truncate(Path(backup, RECORD), 20)
+    return "is not the record of a backup of this release, or was changed"
+
+
+DAMAGES = (cut_data_file, remove_data_file, remove_latest_manifest, remove_all_tables)
+DAMAGES_OF_THE_RECORD = (remove_a_file_and_the_list, change_the_record, cut_the_record)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, *DAMAGES_OF_THE_RECORD])
+def test_damaged_backup_is_not_restored(local: Lake, damage: Callable[[str], str]) -> None:
+    backup, restored = f"{local.above}/backup", f"{local.above}/restored"
+    lancekeep.backup(local.root, backup)
+    message = damage(backup)
+    with pytest.raises(lancekeep.Damaged, match=message):
+        lancekeep.backup(backup, restored)
+    assert not Path(restored).exists()
+    assert CliRunner().invoke(command, ["backup", backup, restored], obj=lancekeep).exit_code == 1
+    if damage is remove_all_tables:
+        return
+    local.run("backup", backup, restored, "--accept-loss")
+    left = contents(backup)
+    assert {path for path in contents(restored) if path not in (RECORD, FILES)} == left.keys() - {RECORD, FILES}
+
+
+@pytest.mark.parametrize("act", ["append", "cleanup", "drop"])
+def test_restored_catalog_in_use_is_backed_up(local: Lake, act: str) -> None:
+    backup, restored = f"{local.above}/backup", f"{local.above}/restored"
+    lancekeep.backup(local.root, backup)
+    lancekeep.backup(backup, restored)
+    with local.connect(restored) as catalog:
+        if act == "append":
+            catalog.write("ml.events", rows("user", 0), "append")
+        elif act == "drop":
+            catalog.drop_table("ml.clone", keep=0)
+        else:
+            catalog.write("ml.events", rows("user", 0), "overwrite")
+            catalog.tags.delete("ml.events", "first")
+            catalog.upkeep.cleanup(timedelta(0), keep=1, grace=timedelta(0))
+    lancekeep.backup(restored, f"{local.above}/second")
+
+
+def test_restore_of_a_whole_backup_reads_no_list_of_files(local: Lake) -> None:
+    """The listing and the digest in the record suffice."""
+    backup = f"{local.above}/backup"
+    lancekeep.backup(local.root, backup)
+    Path(backup, FILES).unlink()
+    lancekeep.backup(backup, f"{local.above}/restored")
 
 
 # -- the page ------------------------------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.digests import Digests
+from lancekeep.application.upkeep.backup_place import BackupPlace
 from lancekeep.domain.backup import (
-    RECORD,
     SUBSCRIBERS,
     BackedUpFile,
-    BackupRecord,
     Part,
     digest_of_contents,
     newest,
@@ -107,6 +106,7 @@ class Backup:
             process; None if the two storages cannot.
         locations: Returns the directories of the tables that the entries in a place name.
         identity: Returns the id of the catalog in a place; None without one.
+        accept_loss: Copy what is left of a backup that has lost files.
         progress: Called with the number of copied files, the number to copy, and what is done.
     """
 
@@ -119,14 +119,16 @@ class Backup:
         duplicate: Callable[[str, str], None] | None,
         locations: Callable[[OutsideDirectory], Collection[str]],
         identity: Callable[[OutsideDirectory], str | None],
+        accept_loss: bool,
         progress: Progress,
     ) -> None:
-        self._source = source
-        self._target = target
+        self._source = BackupPlace(source, retry)
+        self._target = BackupPlace(target, retry)
         self._retry = retry
         self._duplicate = duplicate
         self._locations = locations
         self._identity = identity
+        self._accept_loss = accept_loss
         self._progress = progress
         self._held: dict[str, int] = {}
         self._now: dict[str, ObjectInfo] = {}
@@ -143,7 +145,8 @@ class Backup:
             NotFound: The source holds no table.
             Refused: The target holds something else, or was written to; the source is an unfinished backup; or it is
                 not the catalog of the backup any more, or has lost what the backup holds.
-            Damaged: A copied file does not have the size of the original.
+            Damaged: The source is a backup that has lost files; or a copied file does not have the size of the
+                original.
         """
         self._begin()
         for _ in range(_ROUNDS):
@@ -175,13 +178,13 @@ class Backup:
     def _begin(self) -> None:
         """Record that the target is an unfinished backup, unless it is something else."""
         source, target = self._source.uri, self._target.uri
-        if (own := self._record(self._source)) is not None and not own.contents:
+        own = self._source.record_to_read(self._accept_loss)
+        if own is not None and not own.contents:
             raise Refused(
                 f"{source} is an unfinished backup of {own.source} in {own.target}. Run that backup again first"
             )
-        self._held = {path: info.size for path, info in self._list(self._target).items()}
-        record = self._record(self._target)
-        self._held.pop(RECORD, None)
+        self._held = {path: info.size for path, info in self._target.list().items()}
+        record = self._target.record()
         if record is None and self._held:
             raise Refused(
                 f"{target} holds {len(self._held):,} files and is no backup, such as {min(self._held)}. Nothing was "
@@ -198,17 +201,17 @@ class Backup:
                 "was changed. Choose an empty place"
             )
         listing = self._listed(f"listing {source}")
+        sizes = {path: info.size for path, info in listing.infos.items()}
+        is_backup = own is not None and self._source.is_backup(own, sizes, self._accept_loss)
         if not any(file.version is not None for file in listing.files.values()):
             raise NotFound(f"{source} holds no table with a version. Check the root.")
         self._first = {file.root for file in listing.files.values() if file.version is not None}
         if self._held:
             self._require_same_catalog()
-        if record is not None and not record.contents and own is not None:
-            self._require_unwritten(own, listing)
-        self._write(BackupRecord(source, target))
-        prefix = _key(self._target, "") if self._target.key else ""
-        for left in self._retry.call(lambda: list(self._target.objects.unfinished(prefix))):
-            self._retry.call(partial(self._target.objects.delete, left.key))  # by a backup that was stopped
+        if record is not None and not record.contents and is_backup:
+            self._require_unwritten(listing)
+        self._target.begin(source)
+        self._target.remove_unfinished()  # of a backup that was stopped
 
     def _require_same_catalog(self) -> None:
         """Refuse a source that was lost, so that it does not replace its backup, which may be the only copy.
@@ -218,8 +221,8 @@ class Backup:
         """
         source, target = self._source.uri, self._target.uri
         advice = f"Nothing was changed. Restore {target}, or choose an empty place"
-        held = self._identity(self._target)
-        if held is not None and held != (found := self._identity(self._source)):
+        held = self._identity(self._target.directory)
+        if held is not None and held != (found := self._identity(self._source.directory)):
             raise Refused(
                 f"the catalog at {source} has the id {found}, and {target} is the backup of the catalog {held} that "
                 f"was there. {advice}"
@@ -227,7 +230,8 @@ class Backup:
         gone = newest(map(BackedUpFile.of, self._held)).keys() - self._first
         if MANIFEST_DIRECTORY in gone:
             raise Refused(f"{source} has no entries of tables any more, and {target} has. {advice}")
-        named = gone.intersection(self._locations(self._source)) if MANIFEST_DIRECTORY in self._first else set()
+        has_entries = MANIFEST_DIRECTORY in self._first
+        named = gone.intersection(self._locations(self._source.directory)) if has_entries else set()
         if lost := sorted(filter(self._is_lost, named)):
             raise Refused(
                 f"{source} has lost every version of {len(lost):,} tables that it still names, such as {lost[0]}, and "
@@ -236,21 +240,17 @@ class Backup:
 
     def _is_lost(self, location: str) -> bool:
         """Return whether a table with an entry has no version, and is not declared again under its former name."""
-        files = map(BackedUpFile.of, self._list_below(f"{location}/"))
+        files = map(BackedUpFile.of, self._source.list(f"{location}/"))
         return not any(file.version is not None or file.path == f"{location}/{RESERVED_MARKER}" for file in files)
 
-    def _require_unwritten(self, own: BackupRecord, listing: _Listing) -> None:
+    def _require_unwritten(self, listing: _Listing) -> None:
         """Refuse a stopped restore into which someone has committed since.
-
-        A catalog in use changes between two attempts, but a backup does not.
 
         Raises:
             Refused: The target has versions that the backup lacks.
         """
-        sizes = {path: info.size for path, info in listing.infos.items() if path != RECORD}
-        if own.contents != digest_of_contents(sizes):
-            return
-        later = sorted(path for path in self._held.keys() - sizes.keys() if BackedUpFile.of(path).version is not None)
+        lacking = self._held.keys() - listing.infos.keys()
+        later = sorted(path for path in lacking if BackedUpFile.of(path).version is not None)
         if later:
             raise Refused(
                 f"{self._target.uri} holds {len(later):,} versions that the backup {self._source.uri} lacks, such as "
@@ -259,33 +259,23 @@ class Backup:
 
     def _finish(self, wanted: set[str]) -> dict[str, int]:
         """Check the sizes of the copies, and record that the backup is complete."""
-        sizes = {path: info.size for path, info in self._list(self._target).items() if path != RECORD}
+        sizes = {path: info.size for path, info in self._target.list().items()}
         for path in wanted:
             if sizes.get(path) != self._held[path]:
                 raise Damaged(
                     f"{self._target.uri}/{path} has {sizes.get(path, 'no')} bytes; {self._held[path]} were copied. "
                     "Another process may write to the same place. Run the backup again"
                 )
-        self._write(BackupRecord(self._source.uri, self._target.uri, digest_of_contents(sizes)))
+        self._target.complete(self._source.uri, sizes)
         return sizes
-
-    def _record(self, place: OutsideDirectory) -> BackupRecord | None:
-        key = _key(place, RECORD)
-        try:
-            return BackupRecord.decode(self._retry.call(partial(place.objects.get, key)), f"{place.uri}/{RECORD}")
-        except ObjectNotFound:
-            return None
-
-    def _write(self, record: BackupRecord) -> None:
-        self._retry.call(partial(self._target.objects.put, _key(self._target, RECORD), record.encode()))
 
     def _remove(self, stale: set[str]) -> int:
         """Remove what the source has no longer, manifests before the files that they name."""
         files = sorted(map(BackedUpFile.of, stale), key=lambda file: (file.part is Part.NAMED, file.path))
         for file in files:
-            self._retry.call(partial(self._target.objects.delete, _key(self._target, file.path)))
+            self._target.delete(file.path)
         for directory in {file.path.partition("/")[0] for file in files}:
-            self._target.objects.prune(_key(self._target, directory))
+            self._target.directory.objects.prune(self._target.key(directory))
         return len(files)
 
     # -- one attempt --------------------------------------------------------------------------------------------
@@ -298,10 +288,10 @@ class Backup:
             otherwise than by commits.
         """
         wanted = set[str]()
-        wanted |= self._copy_all(partial(self._list_below, SUBSCRIBERS), "copying positions of subscribers")
+        wanted |= self._copy_all(partial(self._source.list, SUBSCRIBERS), "copying positions of subscribers")
         records = self._copy_all(lambda: self._look(Part.RECORD_OF_VERSIONS), "copying tags and records")
         before = self._listed("listing versions")
-        entries = _decided(self._list_below(f"{MANIFEST_DIRECTORY}/{VERSIONS}/"), before)
+        entries = _decided(self._source.list(f"{MANIFEST_DIRECTORY}/{VERSIONS}/"), before)
         listing = self._listed("listing versions")
         wanted |= {path for path in records if path in listing.files or not BackedUpFile.of(path).is_mark}
         manifests = _decided({path: listing.infos[path] for path in listing.of(Part.MANIFEST)}, before)
@@ -334,11 +324,7 @@ class Backup:
         published = {}
         for path in manifests.keys() - kept:
             final = final_path(path)
-            info = (
-                None
-                if final == path
-                else self._retry.call(partial(self._source.objects.head, _key(self._source, final)))
-            )
+            info = None if final == path else self._source.head(final)
             if info is not None:
                 published[final] = info
         return kept | self._copy(published, "copying manifests", act=self._place_manifest)
@@ -372,7 +358,7 @@ class Backup:
         """Return the directories of tables that the entries of the source name by now, and the copied ones do not."""
         if not any(BackedUpFile.of(path).part is Part.ENTRIES for path in self._now):
             return set()  # the entries are in a database, or are the directories
-        return set(self._locations(self._source)).difference(self._locations(self._target))
+        return set(self._locations(self._source.directory)).difference(self._locations(self._target.directory))
 
     def _unnamed(self, entered: set[str]) -> tuple[str, ...]:
         """Return the directories of tables that were created in the meantime, and that the copied entries lack.
@@ -382,7 +368,7 @@ class Backup:
         """
         if not any(BackedUpFile.of(path).part is Part.ENTRIES for path in self._now):
             return ()
-        named = tuple(f"{location}/" for location in self._locations(self._target))
+        named = tuple(f"{location}/" for location in self._locations(self._target.directory))
         new = {root for root in self._new if not root.partition("/")[0].endswith(V1_SUFFIX)}
         since = {f"{root}/" for root in (entered | new) - self._first}
         return tuple(each for each in since if not each.startswith(named))
@@ -392,7 +378,7 @@ class Backup:
         names = FileNames()
         for path in sorted(entries):
             with suppress(Damaged):  # as in the source
-                names.add(self._retry.call(partial(self._target.objects.get, _key(self._target, path))), path)
+                names.add(self._target.get(path) or b"", path)
         prefix = f"{MANIFEST_DIRECTORY}/"
         found = {path: Place.of(path.removeprefix(prefix)) for path in wanted if path.startswith(prefix)}
         own = {path: place.own_name for path, place in found.items() if place is not None}
@@ -406,18 +392,13 @@ class Backup:
             root, directory, name = path.rpartition(f"/{TAGS}")
             if not directory or not name.endswith(SUFFIX):
                 continue
-            content = self._retry.call(partial(self._target.objects.get, _key(self._target, path)))
+            content = self._target.get(path) or b""
             with suppress(Damaged):  # as in the source
                 tag = Tag.parse(content, path)
                 history = root if tag.branch is None else f"{root}/{BRANCHES}/{tag.branch}"
-                if (history, tag.version) not in versions and content != self._content(path):
+                if (history, tag.version) not in versions and content != self._source.get(path):
                     moved.add(root)
         return moved
-
-    def _content(self, path: str) -> bytes | None:
-        with suppress(ObjectNotFound):
-            return self._retry.call(partial(self._source.objects.get, _key(self._source, path)))
-        return None
 
     def _named(self, roots: set[str]) -> dict[str, ObjectInfo]:
         """Return the files that manifests of tables may name, also those in other directories below the root.
@@ -478,24 +459,24 @@ class Backup:
 
     def _copy_one(self, path: str) -> int | None:
         """Copy one file, and return its size; None if it does not exist any more."""
-        source, copy = _key(self._source, path), _key(self._target, path)
+        if self._duplicate is None:
+            content = self._source.get(path)
+            if content is not None:
+                self._target.put(path, content)
+            return None if content is None else len(content)
         try:
-            if self._duplicate is not None:
-                self._retry.call(partial(self._duplicate, source, copy))
-                info = self._retry.call(partial(self._target.objects.head, copy))
-                return 0 if info is None else info.size
-            content = self._retry.call(partial(self._source.objects.get, source))
+            self._retry.call(partial(self._duplicate, self._source.key(path), self._target.key(path)))
         except ObjectNotFound:
             return None
-        self._retry.call(partial(self._target.objects.put, copy, content))
-        return len(content)
+        info = self._target.head(path)
+        return 0 if info is None else info.size
 
     def _place_manifest(self, path: str) -> int | None:
         """Copy a manifest, which names directories below the target in place of those below the source.
 
         Branches and shallow clones name other directories by absolute paths.
         """
-        content = self._content(path)
+        content = self._source.get(path)
         if content is None:
             return None
         placed = content
@@ -504,12 +485,12 @@ class Backup:
         if placed != content:
             history, _, name = path.rpartition(f"/{VERSIONS}/")
             self._amended.setdefault(history, {})[f"{VERSIONS}/{name}"] = placed
-        self._retry.call(partial(self._target.objects.put, _key(self._target, path), placed))
+        self._target.put(path, placed)
         return len(placed)
 
     def _moved(self, base: str) -> str:
         """Return the new spelling of a base path, and remember the directory if it is below the root."""
-        source = self._source
+        source = self._source.directory
         spellings = [source.uri, f"{source.objects.root_uri}{source.key}", f"/{source.key}"]
         for spelled in spellings:
             if f"{base}/".startswith(f"{spelled}/"):
@@ -520,13 +501,13 @@ class Backup:
 
     def _amend_digests(self, wanted: set[str]) -> set[str]:
         """Record the digests of manifests that differ from the source, and return the paths of the records."""
-        digests, added = Digests(self._target.objects, self._retry), set()
+        digests, added = Digests(self._target.directory.objects, self._retry), set()
         for history, contents in self._amended.items():
             if any(path.startswith(f"{history}/{DIGESTS_DIRECTORY}/") for path in wanted):
                 pairs = [(name, digest_of(content)) for name, content in contents.items()]
-                key = digests.add(_key(self._target, history), pairs)
-                info = self._retry.call(partial(self._target.objects.head, key))
+                key = digests.add(self._target.key(history), pairs)
                 path = f"{history}/{DIGESTS_DIRECTORY}/{key.rpartition('/')[2]}"
+                info = self._target.head(path)
                 added.add(path)
                 self._held[path] = 0 if info is None else info.size
         return added
@@ -539,22 +520,8 @@ class Backup:
 
     def _listed(self, what: str) -> _Listing:
         self._progress(0, 0, what)
-        infos = self._list(self._source)
+        infos = self._source.list()
         return _Listing(infos, {path: BackedUpFile.of(path) for path in infos})
-
-    def _list(self, place: OutsideDirectory) -> dict[str, ObjectInfo]:
-        prefix = f"{place.key}/" if place.key else ""
-        listed = self._retry.call(lambda: list(place.objects.list(prefix)))
-        return {info.key.removeprefix(prefix): info for info in listed}
-
-    def _list_below(self, directory: str) -> dict[str, ObjectInfo]:
-        place = self._source
-        below = OutsideDirectory(place.objects, _key(place, directory.rstrip("/")), place.uri)
-        return {directory + path: info for path, info in self._list(below).items()}
-
-
-def _key(place: OutsideDirectory, path: str) -> str:
-    return f"{place.key}/{path}" if place.key else path
 
 
 def _decided(infos: Mapping[str, ObjectInfo], before: _Listing) -> dict[str, ObjectInfo]:

@@ -17,6 +17,7 @@ from lancekeep.entrypoints.cli.output import print_report
 @as_json
 @pairs("--target-option", "An option of the storage of TARGET; may be repeated. Default: as of CATALOG.")
 @pairs_in_file("--target-option-file", "The same for secret options.")
+@click.option("--accept-loss", is_flag=True, help="Copy what is left of a backup that has lost files.")
 @stores
 @click.argument("target")
 @click.pass_context
@@ -26,6 +27,7 @@ def backup(
     target: str,
     target_option: dict[str, str],
     target_option_file: dict[str, str],
+    accept_loss: bool,
     as_json: bool,
 ) -> None:
     """Copy a catalog to another place while its writers continue.
@@ -33,7 +35,7 @@ def backup(
     TARGET is an empty place, or an earlier backup of CATALOG, which becomes the present one. The copy is a catalog of
     its own: restore it by the same command with an empty root as TARGET. Databases that hold entries or version rows
     are not part of it: back them up first. If it is stopped, run it again. Exit code 1: tables were dropped or moved in
-    the meantime; run it again, or check TARGET with fsck.
+    the meantime, so run it again, or check TARGET with fsck; or CATALOG is a backup that has lost files.
     """
     if chosen.served:
         raise Refused(
@@ -49,6 +51,7 @@ def backup(
             target,
             storage_options=chosen.storage_options,
             target_storage_options=target_option_file | target_option or None,
+            accept_loss=accept_loss,
             progress=report_progress,
         )
     if as_json:
