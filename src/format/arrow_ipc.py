@@ -36,6 +36,7 @@ class Message:
         lengths: The lengths of the arrays of the batch, also of nested ones.
         buffers: Offset and size of each buffer in the body.
         is_compressed: Whether each buffer begins with its size after decompression.
+        dictionary: The number of the dictionary that gets the values; None if the message is none.
         is_delta: Whether the values extend an earlier dictionary.
     """
 
@@ -45,6 +46,7 @@ class Message:
     lengths: tuple[int, ...] = ()
     buffers: tuple[tuple[int, int], ...] = ()
     is_compressed: bool = False
+    dictionary: int | None = None
     is_delta: bool = False
 
 
@@ -59,7 +61,8 @@ def message_of(metadata: bytes) -> Message:
         kind, body_size, header = message.number(1, "B"), message.number(3, "q"), message.table(2)
         if kind == _SCHEMA and body_size == 0 and header is not None:
             return Message(is_schema=True, body_size=0)
-        batch = header.table(1) if kind == _DICTIONARY and header is not None else header
+        dictionary = header if kind == _DICTIONARY else None
+        batch = header if dictionary is None else dictionary.table(1)
         if kind not in (_DICTIONARY, _BATCH) or batch is None or body_size < 0:
             raise InvalidInput(f"a message of the Arrow stream has the kind {kind} and a body of {body_size} bytes")
         found = Message(
@@ -69,7 +72,8 @@ def message_of(metadata: bytes) -> Message:
             lengths=tuple(length for length, _ in batch.pairs(1)),
             buffers=tuple(batch.pairs(2)),
             is_compressed=batch.table(3) is not None,
-            is_delta=kind == _DICTIONARY and header is not None and header.number(2, "?") != 0,
+            dictionary=None if dictionary is None else dictionary.number(0, "q"),
+            is_delta=dictionary is not None and dictionary.number(2, "?") != 0,
         )
         if min((found.rows, *found.lengths, *chain.from_iterable(found.buffers))) < 0:
             raise InvalidInput("a message of the Arrow stream states a negative number of rows or bytes")

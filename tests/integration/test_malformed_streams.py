@@ -49,7 +49,18 @@ def with_wrong_text() -> bytes:
     return WHOLE.replace(b"x" * 10, b"\xff" * 10)
 
 
-TOO_LARGE = ("a schema of 2 GB", "a schema of negative length")
+def with_growing_dictionary() -> bytes:
+    """Return a stream whose dictionary has a million further values, without bytes, for each batch."""
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([("a", pa.dictionary(pa.int32(), pa.null()))])
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
+        for number in range(1, 101):
+            column = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.nulls(number << 20))
+            writer.write_batch(pa.record_batch([column], schema.names))
+    return bytes(sink.getvalue())
+
+
+TOO_LARGE = ("a schema of 2 GB", "a schema of negative length", "a dictionary that grows")
 """The streams that are refused for the size that they state."""
 MALFORMED = {
     "empty": b"",
@@ -60,6 +71,7 @@ MALFORMED = {
     "a schema of 2 GB": preceded(2**31 - 16),
     "a schema of negative length": preceded(2**32 - 16),
     "values that are not valid": with_wrong_text(),
+    "a dictionary that grows": with_growing_dictionary(),
 }
 
 

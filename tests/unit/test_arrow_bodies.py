@@ -80,13 +80,45 @@ def test_ordinary_stream_is_read(table: pa.Table, compression: str | None) -> No
         (lambda: stream(pa.table({str(number): [1] for number in range(MOST_COLUMNS + 1)})), "more than 10000 fields"),
         (lambda: stream(nested(MOST_NESTING + 1)), "deeper than 32 levels"),
         (lambda: stream(shared_views()), "The views of a batch stand for"),
+        (
+            lambda: with_dictionaries(*(pa.nulls(number * ROWS_WITHOUT_BYTES) for number in (1, 2))),
+            "A dictionary of the Arrow stream states 2097152 values in 0 bytes",
+        ),
+        (
+            lambda: with_dictionaries(*(pa.array(range(number * 100_000), pa.int64()) for number in (1, 2))),
+            "A dictionary of the Arrow stream has 1600000 bytes",
+        ),
+        (
+            lambda: with_dictionaries(*[pa.array(range(10_000), pa.int64())] * 60),
+            "more than 4194304 bytes after decompression, if each batch counts with its dictionaries",
+        ),
+        (lambda: with_dictionaries(*[pa.nulls(ROWS_WITHOUT_BYTES)] * 40), "more than 4194304 bytes"),
+        (lambda: stream(pa.table({"a": pa.chunked_array([pa.nulls(ROWS_WITHOUT_BYTES)] * 40)})), "more than 4194304"),
+        (
+            lambda: stream(pa.table({str(number): pa.nulls(ROWS_WITHOUT_BYTES) for number in range(10)})),
+            "A batch of the Arrow stream has 1310720 bytes",
+        ),
     ],
-    ids=["zstd", "large", "nulls", "widthless", "nested", "dictionary", "total", "columns", "depth", "views"],
+    ids=[
+        *("zstd", "large", "nulls", "widthless", "nested", "dictionary", "total", "columns", "depth", "views"),
+        *("growing nulls", "growing", "shared", "shared nulls", "total nulls", "columns of nulls"),
+    ],
 )
 def test_stream_that_expands_is_refused(make: Callable[[], bytes], message: str) -> None:
     with pytest.raises(HttpError, match=message) as refused:
         read(make())
     assert refused.value.status == 413
+
+
+def with_dictionaries(*dictionaries: pa.Array) -> bytes:
+    """Return a stream of batches of one row; a dictionary that begins with the earlier one extends it."""
+    sink = io.BytesIO()
+    schema = pa.schema([("a", pa.dictionary(pa.int32(), dictionaries[0].type))])
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
+        for each in dictionaries:
+            column = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), each)
+            writer.write_batch(pa.record_batch([column], schema.names))
+    return sink.getvalue()
 
 
 def nested(depth: int) -> pa.Table:
@@ -106,6 +138,12 @@ def shared_views() -> pa.Table:
 
 def test_nulls_without_bytes_are_accepted_within_the_limit() -> None:
     assert len(read(stream(pa.table({"a": pa.nulls(ROWS_WITHOUT_BYTES)})))) == ROWS_WITHOUT_BYTES
+
+
+def test_dictionaries_that_are_shared_or_grow_are_read_within_the_limit() -> None:
+    words = pa.array([f"word {number}" for number in range(2000)])
+    for each in (words, words.slice(0, 1000)):
+        assert read(with_dictionaries(each, words, words))["a"].to_pylist() == ["word 0"] * 3
 
 
 @pytest.mark.parametrize("content", [b"", b"no arrow", bytes(7), stream(PLAIN)[:100]])

@@ -153,7 +153,7 @@ def test_a_negative_size_is_refused() -> None:
         rows_of(content.replace(node, struct.pack("<qq", -50, 0)))
 
 
-def test_a_dictionary_that_grows_is_a_stream() -> None:
+def test_a_small_dictionary_may_grow() -> None:
     sink = pa.BufferOutputStream()
     words = [pa.array(some).dictionary_encode() for some in (["a", "b"], ["a", "b", "c"])]
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
@@ -161,7 +161,7 @@ def test_a_dictionary_that_grows_is_a_stream() -> None:
         for each in words:
             writer.write_batch(pa.record_batch({"word": each}))
     rows, found = rows_of(bytes(sink.getvalue()))
-    assert rows is None
+    assert rows is not None
     assert found["word"].to_pylist() == ["a", "b", "a", "b", "c"]
 
 

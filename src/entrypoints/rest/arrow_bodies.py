@@ -50,7 +50,7 @@ def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.Reco
     Args:
         body: The complete body; it is read from its start.
         largest_batch: The maximum size in bytes of a batch or a dictionary after decompression.
-        largest: The maximum size in bytes of all of them.
+        largest: The maximum size in bytes of all of them, if each batch counts with its dictionaries.
 
     Raises:
         HttpError: The stream is too large (413).
@@ -113,40 +113,80 @@ def _invalid(error: Exception) -> InvalidInput:
     return InvalidInput(f"the data are not a valid Arrow IPC stream: {error}")
 
 
+@attrs.frozen
+class _Size:
+    """The size of a batch, of a dictionary or of some of them.
+
+    Attributes:
+        stated: The size of the buffers in bytes after decompression.
+        values: The lengths of all arrays.
+        longest: The length of the longest array.
+    """
+
+    stated: int = 0
+    values: int = 0
+    longest: int = 0
+
+    def __add__(self, other: _Size) -> _Size:
+        return _Size(self.stated + other.stated, self.values + other.values, self.longest + other.longest)
+
+    def __sub__(self, other: _Size) -> _Size:
+        return _Size(self.stated - other.stated, self.values - other.values, self.longest - other.longest)
+
+    @property
+    def bytes(self) -> int:
+        """The size in bytes, with at least a bit for each value: work with values grows with their number."""
+        return max(self.stated, self.values // 8)
+
+
 def _check_messages(body: BinaryIO, largest_batch: int, largest: int) -> _Checked:
     """Read the sizes that the messages of a stream state.
 
     The end of a stream that is cut off is left to the decoder, which says what is missing.
     """
     end = body.seek(0, os.SEEK_END)
-    position = total = values = 0
-    is_plain, has_delta = True, False
+    position, total, is_plain = 0, _Size(), True
+    dictionaries, current = dict[int, _Size](), _Size()
     while (metadata := _metadata(body, position)) is not None:
         message = message_of(metadata[1])
         start = metadata[0]
-        has_delta |= message.is_delta  # each one makes a copy of the whole dictionary, which no message states
         is_plain &= not message.is_compressed and start == position + 8 + len(metadata[1])
         expanded = _expanded(body, start, end, message) if message.is_compressed else sum(s for _, s in message.buffers)
-        total += expanded
-        if expanded > largest_batch:
+        size = _Size(expanded, max(message.rows, sum(message.lengths)), max((message.rows, *message.lengths)))
+        total += size
+        if message.dictionary is None:
+            _check_size(size, "batch", largest_batch)
+            total += current  # each batch is validated, and written, with its dictionaries
+        else:
+            earlier = dictionaries.get(message.dictionary, _Size())
+            whole = size + earlier if message.is_delta else size
+            _check_size(whole, "dictionary", largest_batch)
+            dictionaries[message.dictionary] = whole
+            current += whole - earlier
+        if total.bytes > largest:
             raise HttpError(
                 413,
-                f"A batch of the Arrow stream has {expanded} bytes; the server accepts {largest_batch}. Send smaller "
-                "batches, such as max_chunksize of pyarrow's write_table makes.",
+                f"The Arrow stream has more than {largest} bytes after decompression, if each batch counts with its "
+                "dictionaries. Send larger batches, or dictionaries with fewer values.",
             )
-        if total > largest:
-            raise HttpError(413, f"The Arrow stream has more than {largest} bytes after decompression.")
-        longest = max((message.rows, *message.lengths))
-        if longest > ROWS_WITHOUT_BYTES + 8 * expanded:
-            raise HttpError(
-                413,
-                f"A batch of the Arrow stream states {longest} values in {expanded} bytes; send at "
-                f"most {ROWS_WITHOUT_BYTES} values without bytes in a batch.",
-            )
-        values += longest
         position = start + message.body_size
-    is_small = max(end, total) <= _AT_ONCE and values <= ROWS_WITHOUT_BYTES and not has_delta
-    return _Checked(total, is_small, is_plain)
+    is_small = max(end, total.bytes) <= _AT_ONCE and total.values <= ROWS_WITHOUT_BYTES
+    return _Checked(total.bytes, is_small, is_plain)
+
+
+def _check_size(size: _Size, name: str, largest: int) -> None:
+    if size.longest > ROWS_WITHOUT_BYTES + 8 * size.stated:
+        raise HttpError(
+            413,
+            f"A {name} of the Arrow stream states {size.longest} values in {size.stated} bytes; send at "
+            f"most {ROWS_WITHOUT_BYTES} values without bytes in a {name}.",
+        )
+    if size.bytes > largest:
+        raise HttpError(
+            413,
+            f"A {name} of the Arrow stream has {size.bytes} bytes; the server accepts {largest}. Send smaller "
+            "batches, such as max_chunksize of pyarrow's write_table makes.",
+        )
 
 
 def _metadata(body: BinaryIO, position: int) -> tuple[int, bytes] | None:
