@@ -238,11 +238,13 @@ def backup(
     Raises:
         InvalidInput: One place is below the other.
         NotFound: The source holds no table.
-        Refused: The target holds something else than a backup of the source, or was written to since; the source is an
-            unfinished backup; or it is another catalog than before, or has lost what the backup holds. Nothing was
-            changed.
+        Refused: The target holds something else than a backup of the source, or was written to since, or another
+            process writes a backup to it; the source is an unfinished backup; or it is another catalog than before, or
+            has lost what the backup holds. Nothing was changed.
         Damaged: The source is a backup with a file that is missing, or that has another size than when the backup was
             complete. Nothing was changed.
+        ConcurrentModification: Another process took the target over while this one was stopped, or wrote to the backup
+            that this one restored.
     """
     from lancekeep.application.upkeep.backup import Backup
 

@@ -47,6 +47,9 @@ RECORD = ".lancekeep-backup.json"
 FILES = ".lancekeep-backup-files.json"
 """A file in the target with the size of each file of the complete backup."""
 
+CLAIM = "backup"
+"""The name of the lease in the target of the process that writes to it."""
+
 SUBSCRIBERS = f"{EVENTS_DIRECTORY}/subscribers/"
 """The positions of subscribers of events.
 
@@ -57,6 +60,7 @@ reader with a later cursor would miss these. Without the log, a new one begins, 
 _FORMAT = 1
 _NAMED = frozenset((DATA, DELETIONS, INDICES, TRANSACTIONS))
 _MARKERS = frozenset((RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, MOVED_MARKER))
+_OF_BACKUP = (RECORD, FILES, f"{MAINTENANCE_DIRECTORY}/{CLAIM}/")
 _OF_PROCESSES = (f"{MAINTENANCE_DIRECTORY}/", f"{WAITING_DIRECTORY}/")
 _MANIFEST_TABLE_DATA = re.compile(r"[0-9a-f]{32}\.lance")
 _INGESTED = re.compile(r"(?P<version>[0-9]{20})\.[0-9a-f]{32}(?P<merged>(?:-and-before)*)\.[ab]-[a-z]+\.arrow")
@@ -166,6 +170,11 @@ class BackedUpFile:
         """
         found = _INGESTED.fullmatch(self.path.rpartition("/")[2]) if self.part is Part.BEFORE_COMMIT else None
         return None if found is None else (int(found["version"]), bool(found["merged"]))
+
+
+def is_of_backup(path: str) -> bool:
+    """Return whether a file below a target is about the backup itself."""
+    return path.startswith(_OF_BACKUP)
 
 
 def newest(files: Iterable[BackedUpFile]) -> dict[str, BackedUpFile]:

@@ -763,6 +763,59 @@ def test_records_of_ingested_files_are_copied_up_to_the_latest_version(local: La
     assert report.changed == (table.name,)
 
 
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+
+def test_second_backup_into_the_same_target_is_refused_while_the_first_runs(local: Lake) -> None:
+    backup, steps, errors = f"{local.above}/backup", Counter[str](), []
+
+    def try_too(done: int, total: int, what: str) -> None:
+        steps[what] += 1
+        if what in ("copying manifests", "removing files") and steps[what] == 1:
+            with pytest.raises(
+                lancekeep.Refused, match=r"another process, .* \d+, writes a backup to .*backup\. Noth"
+            ) as error:
+                lancekeep.backup(local.root, backup)
+            errors.append(error.value)
+
+    lancekeep.backup(local.root, backup, progress=try_too)
+    assert len(errors) == 1
+    with local.connect() as catalog:
+        catalog.drop_table("ml.clone", keep=0)
+    steps.clear()
+    lancekeep.backup(local.root, backup, progress=try_too)
+    assert len(errors) == 3
+    assert not [path for path in contents(backup) if "lancekeep-maintenance" in path]
+    lancekeep.backup(local.root, backup)
+
+
+def test_backup_that_another_process_completed_in_the_meantime_is_not_written_again(local: Lake) -> None:
+    backup, calls = f"{local.above}/backup", count()
+
+    def act(*_: object) -> None:
+        if next(calls) == 0:  # while it lists the source
+            lancekeep.backup(local.root, backup)
+
+    with pytest.raises(lancekeep.Refused, match=r"another process has written a backup to .* in the meantime"):
+        lancekeep.backup(local.root, backup, progress=act)
+    lancekeep.backup(backup, f"{local.above}/restored")
+
+
+def test_restore_beside_a_backup_into_its_source_is_not_complete(local: Lake) -> None:
+    backup, restored = f"{local.above}/backup", f"{local.above}/restored"
+    lancekeep.backup(local.root, backup)
+
+    def act(done: int, total: int, what: str) -> None:
+        if what == "copying manifests" and not done:
+            with local.connect() as catalog:
+                catalog.write("ml.events", rows("later", 0), "append")
+            lancekeep.backup(local.root, backup)
+
+    with pytest.raises(lancekeep.ConcurrentModification, match="was the target of a backup while it was copied"):
+        lancekeep.backup(backup, restored, progress=act)
+    lancekeep.backup(backup, restored)
+
+
 # -- a damaged backup ------------------------------------------------------------------------------------------------
 
 

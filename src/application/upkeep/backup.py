@@ -13,16 +13,18 @@ from lancekeep.application.concurrency import at_once
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows.digests import Digests
+from lancekeep.application.upkeep.backup_claim import TERM, Claim
 from lancekeep.application.upkeep.backup_place import BackupPlace
 from lancekeep.domain.backup import (
     SUBSCRIBERS,
     BackedUpFile,
+    BackupRecord,
     Part,
     digest_of_contents,
     newest,
 )
 from lancekeep.domain.dataset_files import Place
-from lancekeep.domain.errors import Damaged, NotFound, ObjectNotFound, Refused
+from lancekeep.domain.errors import ConcurrentModification, Damaged, NotFound, ObjectNotFound, Refused
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import final_path
 from lancekeep.domain.notebook import Shown
@@ -129,7 +131,8 @@ class Backup:
         self._locations = locations
         self._identity = identity
         self._accept_loss = accept_loss
-        self._progress = progress
+        self._claim = Claim(self._target)
+        self._report_progress = progress
         self._held: dict[str, int] = {}
         self._now: dict[str, ObjectInfo] = {}
         self._copied: dict[str, int] = {}
@@ -143,12 +146,27 @@ class Backup:
 
         Raises:
             NotFound: The source holds no table.
-            Refused: The target holds something else, or was written to; the source is an unfinished backup; or it is
-                not the catalog of the backup any more, or has lost what the backup holds.
+            Refused: The target holds something else, or was written to, or another process writes to it; the source is
+                an unfinished backup; or it is not the catalog of the backup any more, or has lost what the backup
+                holds.
             Damaged: The source is a backup that has lost files; or a copied file does not have the size of the
                 original.
+            ConcurrentModification: Another process has taken the target over, or has written to the backup that is
+                restored.
         """
-        self._begin()
+        own, record = self._checked()
+        with self._claim.held(self._report_waiting):
+            self._begin(record)
+            return self._copied_by(own)
+
+    def _report_waiting(self, holder: str) -> None:
+        self._report_progress(0, 0, f"waiting up to {TERM:.0f} s for another backup ({holder})")
+
+    def _progress(self, done: int, total: int, what: str) -> None:
+        self._claim.require()
+        self._report_progress(done, total, what)
+
+    def _copied_by(self, own: BackupRecord | None) -> BackupReport:
         for _ in range(_ROUNDS):
             known = self._bases - self._first
             wanted, versions, changed = self._round()
@@ -160,7 +178,7 @@ class Backup:
         unnamed = self._unnamed(entered)
         wanted = {path for path in wanted if not path.startswith(unnamed)}
         removed = self._remove(self._held.keys() - wanted)
-        sizes = self._finish(wanted)
+        sizes = self._finish(wanted, own)
         return BackupReport(
             self._source.uri,
             self._target.uri,
@@ -175,8 +193,8 @@ class Backup:
 
     # -- the target ---------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Record that the target is an unfinished backup, unless it is something else."""
+    def _checked(self) -> tuple[BackupRecord | None, BackupRecord | None]:
+        """Return the records of the source and the target, if the one may be copied to the other."""
         source, target = self._source.uri, self._target.uri
         own = self._source.record_to_read(self._accept_loss)
         if own is not None and not own.contents:
@@ -210,7 +228,21 @@ class Backup:
             self._require_same_catalog()
         if record is not None and not record.contents and is_backup:
             self._require_unwritten(listing)
-        self._target.begin(source)
+        return own, record
+
+    def _begin(self, record: BackupRecord | None) -> None:
+        """Record that the target is an unfinished backup.
+
+        Raises:
+            Refused: Another process has written to it since it was checked.
+        """
+        if self._target.record() != record:
+            raise Refused(
+                f"another process has written a backup to {self._target.uri} in the meantime. This one changed "
+                "nothing. Run the command again, if the other one was not the same"
+            )
+        self._held = {path: info.size for path, info in self._target.list().items()}
+        self._target.begin(self._source.uri)
         self._target.remove_unfinished()  # of a backup that was stopped
 
     def _require_same_catalog(self) -> None:
@@ -257,7 +289,7 @@ class Backup:
                 f"{later[0]}, so it may be a catalog in use. Nothing was changed. Choose an empty place"
             )
 
-    def _finish(self, wanted: set[str]) -> dict[str, int]:
+    def _finish(self, wanted: set[str], own: BackupRecord | None) -> dict[str, int]:
         """Check the sizes of the copies, and record that the backup is complete."""
         sizes = {path: info.size for path, info in self._target.list().items()}
         for path in wanted:
@@ -266,13 +298,21 @@ class Backup:
                     f"{self._target.uri}/{path} has {sizes.get(path, 'no')} bytes; {self._held[path]} were copied. "
                     "Another process may write to the same place. Run the backup again"
                 )
+        if self._source.record_to_read(self._accept_loss) != own:
+            raise ConcurrentModification(
+                f"{self._source.uri} was the target of a backup while it was copied. Run the command again when that "
+                "backup is complete"
+            )
+        self._claim.require()
         self._target.complete(self._source.uri, sizes)
         return sizes
 
     def _remove(self, stale: set[str]) -> int:
         """Remove what the source has no longer, manifests before the files that they name."""
         files = sorted(map(BackedUpFile.of, stale), key=lambda file: (file.part is Part.NAMED, file.path))
-        for file in files:
+        for number, file in enumerate(files):
+            if number % _BATCH == 0:
+                self._progress(number, len(files), "removing files")
             self._target.delete(file.path)
         for directory in {file.path.partition("/")[0] for file in files}:
             self._target.directory.objects.prune(self._target.key(directory))

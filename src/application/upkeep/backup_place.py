@@ -9,7 +9,15 @@ import attrs
 
 from lancekeep.application.entries.outside import OutsideDirectory
 from lancekeep.application.retry import Retry
-from lancekeep.domain.backup import FILES, RECORD, BackedUpFile, BackupRecord, digest_of_contents, encoded_sizes
+from lancekeep.domain.backup import (
+    FILES,
+    RECORD,
+    BackedUpFile,
+    BackupRecord,
+    digest_of_contents,
+    encoded_sizes,
+    is_of_backup,
+)
 from lancekeep.domain.errors import Damaged, ObjectNotFound
 from lancekeep.ports.object_store import ObjectInfo
 
@@ -42,12 +50,12 @@ class BackupPlace:
     def list(self, below: str = "") -> dict[str, ObjectInfo]:
         """Return the files below a directory, which ends in a slash.
 
-        The two files that describe a backup are left out.
+        Files about the backup itself are left out.
         """
         start, root = self.key(below), self.key("")
         listed = self.retry.call(lambda: [*self.directory.objects.list(start)])
         infos = {info.key.removeprefix(root): info for info in listed}
-        return {path: info for path, info in infos.items() if path not in (RECORD, FILES)}
+        return {path: info for path, info in infos.items() if not is_of_backup(path)}
 
     def head(self, path: str) -> ObjectInfo | None:
         """Return the size of a file; None if it does not exist."""

@@ -5,8 +5,11 @@ A lease only keeps two workers from doing the same work. Every action is safe wi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
+from uuid import uuid4
 
+from lancekeep.domain.errors import ObjectNotFound
 from lancekeep.domain.table import MAINTENANCE_DIRECTORY
 from lancekeep.ports.object_store import ObjectStore
 
@@ -31,10 +34,15 @@ class Lease:
         self._objects = objects
         self._directory = f"{prefix}{MAINTENANCE_DIRECTORY}" + (f"/{name}" if name else "")
         self._prefix = f"{self._directory}/"
-        self._holder = holder
+        self._content = f"{holder}\n{uuid4().hex}".encode()
         self._term = term
         self._seen: tuple[int, float] | None = None
         self.token: int | None = None
+
+    @property
+    def seen(self) -> int | None:
+        """The token of another worker that `acquire` saw last."""
+        return None if self._seen is None else self._seen[0]
 
     def acquire(self, now: float) -> bool:
         """Take the lease if it is free, or if its holder has not renewed it for a term.
@@ -52,10 +60,11 @@ class Lease:
 
     def renew(self) -> bool:
         """Renew the lease; False if another worker has taken it."""
-        if self.token is None or self._newest() != self.token:
+        newest = self._newest()
+        if self.token is None or (newest != self.token and not self._is_own(newest)):
             self.token = None
             return False
-        return self._advance(self.token)
+        return self._advance(newest)
 
     def release(self) -> None:
         """Give the lease up. Idempotent."""
@@ -70,7 +79,7 @@ class Lease:
         The worker may have ended.
         """
         newest = self._newest()
-        return self._objects.get(self._key(newest)).decode("utf-8", "replace") if newest else None
+        return self._read(newest).decode("utf-8", "replace").partition("\n")[0] if newest else None
 
     def present(self) -> datetime | None:
         """Return when this worker took or renewed the lease, by the storage.
@@ -82,13 +91,23 @@ class Lease:
 
     def _advance(self, newest: int) -> bool:
         token = newest + 1
-        self.token = token if self._objects.put_if_absent(self._key(token), self._holder.encode()) else None
+        is_created = self._objects.put_if_absent(self._key(token), self._content) or self._is_own(token)
+        self.token = token if is_created else None
         if self.token is None:
             return False
         for number in self._numbers():
             if number < token:
                 self._objects.delete(self._key(number))
         return True
+
+    def _is_own(self, token: int) -> bool:
+        """Return whether this worker created an object: the reply to its request may have been lost."""
+        with suppress(ObjectNotFound):
+            return self._read(token) == self._content
+        return False
+
+    def _read(self, token: int) -> bytes:
+        return self._objects.get(self._key(token))
 
     def _newest(self) -> int:
         return max(self._numbers(), default=0)
