@@ -190,10 +190,11 @@ def _subject_to(patch: pytest.MonkeyPatch, decide: Callable[[str, int], tuple[st
 
 
 class Meddler:
-    """Another process that acts once, before the ``nth`` call of a port from `begin` on."""
+    """Another process that acts once, before the ``nth`` call of a port from `begin` on that ``counts``."""
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, nth: int, counts: Callable[[str], bool]) -> None:
         self._left = nth
+        self._counts = counts
         self._act: Callable[[], object] | None = None
         self.method: str | None = None
 
@@ -201,7 +202,7 @@ class Meddler:
         self._act = act
 
     def decide(self, method: str, _: int) -> None:
-        if self._act is None:
+        if self._act is None or not self._counts(method):
             return
         self._left -= 1
         if self._left == 0:
@@ -214,14 +215,17 @@ def outcomes_beside(
     connect: Callable[[int], Any],
     prepare: Callable[[Any], Callable[[], object]],
     meddle: Callable[[Any], object],
+    *,
+    counts: Callable[[str], bool] = lambda method: True,
 ) -> Iterator[tuple[str, object]]:
     """Run an operation beside another process, which acts before the first, second, … call of a port.
 
     Yields the method of each such call, and the result of the operation or its error. ``connect`` gets the number of
-    the call, for a new place each, and makes the catalogs of both processes. ``prepare`` returns the operation.
+    the call, for a new place each, and makes the catalogs of both processes. ``prepare`` returns the operation. Only
+    calls of methods that ``counts`` are counted.
     """
     for nth in count(1):
-        meddler = Meddler(nth)
+        meddler = Meddler(nth, counts)
         with monkeypatch.context() as patch:
             _subject_to(patch, meddler.decide)
             catalog = connect(nth)

@@ -17,6 +17,7 @@ import attrs
 from lancekeep.application.concurrency import all_alongside, is_remote
 from lancekeep.application.retry import Retry
 from lancekeep.domain.commit_token import StagedManifest
+from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import CommitRefused, ObjectNotFound
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base, Change, Operation, require_descent, versions_to_compare
@@ -170,7 +171,36 @@ class Lineage:
         """
         manifest = self._manifest(root, row.path, row.version)
         file = None if manifest is None else manifest.first_file()
-        return file is None or self._retry.call(partial(self._objects.head, f"{root.key}/data/{file}")) is not None
+        return file is None or self._has(root, file)
+
+    def require_predecessor(self, root: DatasetRoot, staged: StagedManifest) -> None:
+        """Check that the version before a staged manifest still exists.
+
+        Then the manifest lies in the directory of the table that it changes, and a later drop of the table removes it:
+        a table that is created there cannot get it. `require` has compared the two.
+
+        The first data file of the version proves it: a drop removes the file, and no other table has a file of this
+        name. Without such a file, the manifest is read again.
+
+        Raises:
+            CommitRefused: The table was dropped, and perhaps created again. The staged manifest was removed.
+        """
+        previous = self.before(root, staged)
+        if previous is None:
+            return
+        file = previous.first_file()
+        if file is None:
+            self.forget()
+            again = self.before(root, staged)
+            is_there = again is not None and again.transaction == previous.transaction
+        else:
+            is_there = self._has(root, file)
+        if not is_there:
+            self._retry.call(partial(self._objects.delete, staged.path))
+            raise CommitRefused(
+                f"{root.base_uri}: the table was dropped, and perhaps created again, before version {staged.version} "
+                "was committed. Nothing was committed: open it again and repeat the write"
+            )
 
     def keep(self, committed: Descendant) -> None:
         """Keep a committed manifest, to compare the next commit with it."""
@@ -271,8 +301,11 @@ class Lineage:
             return None
 
     def _require_file(self, root: DatasetRoot, file: str | None) -> None:
-        if file is not None and self._retry.call(partial(self._objects.head, f"{root.key}/data/{file}")) is None:
+        if file is not None and not self._has(root, file):
             raise CommitRefused(f"its data file {file!r} does not exist")
+
+    def _has(self, root: DatasetRoot, file: str) -> bool:
+        return self._retry.call(partial(self._objects.head, f"{root.key}/{DATA}/{file}")) is not None
 
     def _remember(self, base_uri: str, version: int, manifest: Manifest, generation: int) -> None:
         with self._lock:

@@ -229,6 +229,7 @@ class TableCommits(Histories):
         scheme: NamingScheme = NamingScheme.V2,
         confirm: Confirm = lambda transaction: None,
         announce: Callable[[Callable[[], CommitToken]], object] = lambda token: None,
+        is_reusable: bool = False,
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Commit a manifest that this process has built.
 
@@ -244,6 +245,7 @@ class TableCommits(Histories):
             scheme: How to name it. The caller must know that the version before it has such a name.
             announce: Is called before anything is written, with a function that returns the token of the commit. An
                 error of it prevents the commit.
+            is_reusable: Whether another table may have the directory now.
 
         Returns:
             The outcome. After a conflict also the known manifests of the version and of the versions after it; none if
@@ -265,6 +267,8 @@ class TableCommits(Histories):
             outcome, found = self._create_built(root, staged, content)
         else:
             self.retry.call(lambda: self.objects.put(path, content))
+            if is_reusable:
+                self.lineage.require_predecessor(root, staged)
             outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
             if isinstance(outcome, Committed):
                 self.lineage.keep(descendant)

@@ -107,10 +107,10 @@ class TransactionCommits:
             case Torn(lost):
                 raise Damaged(
                     f"version {lost.version} of {lost.base_uri} belongs to another writer, but the rest of the "
-                    f"transaction over {len(transaction.members)} tables is committed: {self._commits.rows.url} has "
-                    "lost an acknowledged row, or a writer committed without it. Find what is missing with "
-                    "catalog.versions.history and write it again. Keep tables of transactions in a commit store that "
-                    "never loses rows (sqlite://, dynamodb://)."
+                    f"transaction over {len(transaction.members)} tables is committed: the table was dropped, and "
+                    f"created again, {self._commits.rows.url} has lost an acknowledged row, or a writer committed "
+                    "without it. Find what is missing with catalog.versions.history and write it again. Keep tables of "
+                    "transactions in a commit store that never loses rows (sqlite://, dynamodb://)."
                 )
             case Unknown(token, reason):
                 return Unknown(_token(token.members, contents), reason)

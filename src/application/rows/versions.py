@@ -320,7 +320,13 @@ class Versions:
         confirm = self.moved.confirming(table, built.number, first=False)
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
-            root, built, check=self.check, scheme=scheme or NamingScheme.V2, confirm=confirm, announce=announce
+            root,
+            built,
+            check=self.check,
+            scheme=scheme or NamingScheme.V2,
+            confirm=confirm,
+            announce=announce,
+            is_reusable=is_reusable(table.location),
         )
         if noted:
             self.note(table, None, outcome)

@@ -1,0 +1,282 @@
+"""An operation whose table is dropped and created again changes all of the new table, or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from faults import READS, outcomes_beside
+
+import lancekeep
+from lancekeep.application.catalog import directory_of
+from lancekeep.application.rows import appends, direct_upserts, table_transactions
+from lancekeep.application.rows.idempotency import Answer, Attempt
+from lancekeep.domain.idempotency import RequestKey
+from lancekeep.ports.rows import MergeRule
+from lancekeep.ports.table_structure import ColumnChange, FieldMetadata, NewIndex
+
+OLD, NEW, LATE = 0, 1, 2
+"""The values of the column ``by``: which table a row was written to, or that the operation wrote it."""
+
+Catalog = lancekeep.Catalog
+Rows = Sequence[tuple[int, int]]
+Act = Callable[[Catalog], object]
+Begin = Callable[[Catalog], Callable[[], object]]
+"""Prepares an operation, and returns it."""
+
+PLACES = {
+    "conditional-put": ("compatible", "conditional-put://"),
+    "sqlite": ("compatible", "sqlite://{}/rows.db"),
+    "v1": ("v1", "sqlite://{}/rows.db"),
+    "hashed": ("v2", "sqlite://{}/rows.db"),
+    "storage-managed": ("compatible", None),
+    "memory": ("compatible", "memory://{}"),
+}
+FEW = [("sqlite", 3), ("conditional-put", 4)]
+"""Places, and numbers of versions of the new table; the old table has three."""
+ALL = [(place, versions) for place in PLACES for versions in (2, 3, 4, 5)]
+BY_THE_ENGINE = ("delete a branch", "clean up", "repair")
+"""Operations whose writes the ports do not see, or which write nothing if the table has no fault."""
+
+CLEAR = (lancekeep.NotFound, lancekeep.Refused, lancekeep.Retryable, lancekeep.CommitUnknown)
+
+
+def rows(by: int, *values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int64()), "by": pa.array([by] * len(values), pa.int64())})
+
+
+def fill(catalog: Catalog, by: int, versions: int) -> None:
+    """Create a table. Its first fragments have the same sizes each time."""
+    catalog.write("t", rows(by, 1, 2, 3))
+    for version in range(1, versions):
+        catalog.write("t", rows(by, 10 * version), "append")
+
+
+def read(catalog: Catalog) -> Rows:
+    """Return the rows that plain pylance reads; require every version, column and index to be readable."""
+    uri = catalog.describe_table("t").uri
+    for version in lance.dataset(uri).versions():
+        lance.dataset(uri, version=version["version"]).to_table()
+    dataset = lance.dataset(uri)
+    found = dataset.to_table(columns=["a", "by"]).to_pydict()
+    for value in found["a"]:
+        assert dataset.count_rows(f"a = {value}") == 1
+    return sorted(zip(found["a"], found["by"], strict=True))
+
+
+# -- the operations ---------------------------------------------------------------------------------------------------
+
+
+def plain(act: Act) -> Begin:
+    return lambda catalog: partial(act, catalog)
+
+
+def prepared(*acts: Act) -> Begin:
+    """Return an operation that follows others, which are not disturbed."""
+
+    def begin(catalog: Catalog) -> Callable[[], object]:
+        for act in acts[:-1]:
+            act(catalog)
+        return partial(acts[-1], catalog)
+
+    return begin
+
+
+def keyed_append(catalog: Catalog) -> None:
+    def act() -> Answer:
+        catalog.write("t", rows(LATE, 7), "append")
+        return Answer("")
+
+    key = RequestKey.of("ann", "insert_into_table", ("t",), str(uuid4()))
+    attempt = Attempt(fingerprint="7", act=act, committed=lambda _: Answer(""), shares=True)
+    directory_of(catalog).requests.perform(key, attempt)
+
+
+def fragments(catalog: Catalog) -> Callable[[], object]:
+    plan = catalog.begin_write("t", rows(LATE, 7).schema, "append")
+    written = lance.fragment.write_fragments(rows(LATE, 7), plan.uri, schema=plan.schema, mode=plan.fragment_mode)
+    return lambda: catalog.commit_fragments(plan, written)
+
+
+def rewritten(catalog: Catalog) -> Callable[[], object]:
+    found = directory_of(catalog).engine.compaction.rewrite(catalog.open("t"), 1000)
+    return lambda: catalog.upkeep.commit_compaction("t", found)
+
+
+def upsert(catalog: Catalog, *, delete: bool = False) -> object:
+    """Upsert rows; with ``delete``, which deletes nothing here, only the engine can."""
+    rule = MergeRule(["a"], update=True, insert=True, delete=delete, delete_if="a = 1000" if delete else None)
+    return catalog.data.merge("t", rows(LATE, 2, 7).to_reader(), rule)
+
+
+def index(catalog: Catalog) -> object:
+    return catalog.structure.create_index("t", NewIndex("a", "BTREE"))
+
+
+def column(catalog: Catalog) -> object:
+    return catalog.structure.add_columns("t", {"z": "a + by"})
+
+
+def branch(catalog: Catalog) -> None:
+    catalog.branches.create("t", "b")
+    catalog.data.insert("t", rows(LATE, 7), branch="b")
+
+
+def tag(catalog: Catalog) -> None:
+    catalog.tags.create("t", "tag", 1)
+
+
+def append_to_two(catalog: Catalog) -> None:
+    with catalog.transaction() as transaction:
+        transaction.write("t", rows(LATE, 7), "append")
+        transaction.write("other", rows(LATE, 7), "append")
+
+
+def unchanged(found: Rows) -> Rows:
+    return found
+
+
+def appended(found: Rows) -> Rows:
+    return sorted([*found, (7, LATE)])
+
+
+def updated(found: Rows) -> Rows:
+    return sorted((a, LATE if a == 2 else by) for a, by in found)
+
+
+def upserted(found: Rows) -> Rows:
+    return appended(updated(found))
+
+
+OPERATIONS: dict[str, tuple[Begin, Callable[[Rows], Rows]]] = {
+    "append": (plain(lambda c: c.write("t", rows(LATE, 7), "append")), appended),
+    "append a stream": (plain(lambda c: c.write("t", rows(LATE, 7).to_reader(), "append")), appended),
+    "keyed append": (plain(keyed_append), appended),
+    "commit fragments": (fragments, appended),
+    "overwrite": (plain(lambda c: c.write("t", rows(LATE, 7), "overwrite")), lambda _: [(7, LATE)]),
+    "delete": (plain(lambda c: c.data.delete("t", "a = 1")), lambda found: [row for row in found if row[0] != 1]),
+    "delete a fragment": (
+        plain(lambda c: c.data.delete("t", "a < 5")), lambda found: [row for row in found if row[0] >= 5]
+    ),
+    "update": (plain(lambda c: c.data.update("t", {"by": "2"}, "a = 2")), updated),
+    "first upsert": (plain(upsert), upserted),
+    "upsert": (prepared(lambda c: c.data.merge("t", rows(OLD, 2).to_reader(), MergeRule(["a"], update=True)), upsert),
+        upserted),
+    "merge": (plain(partial(upsert, delete=True)), upserted),
+    "compact": (plain(lambda c: c.upkeep.compact("t")), unchanged),
+    "compact with an index": (prepared(index, lambda c: c.upkeep.compact("t")), unchanged),
+    "commit a compaction": (rewritten, unchanged),
+    "add columns": (plain(column), unchanged),
+    "alter columns": (
+        plain(lambda c: c.structure.alter_columns("t", [ColumnChange("a", data_type=pa.int32())])), unchanged
+    ),
+    "drop columns": (prepared(column, lambda c: c.structure.drop_columns("t", ["z"])), unchanged),
+    "create an index": (plain(index), unchanged),
+    "merge indexes": (
+        prepared(
+            index,
+            lambda c: c.write("t", rows(OLD, 40), "append"),
+            lambda c: c.structure.merge_indexes("t", ["a_idx"]),
+        ),
+        unchanged,
+    ),
+    "set metadata": (plain(lambda c: c.structure.set_metadata("t", {"k": "v"})), unchanged),
+    "set metadata of a field": (
+        plain(lambda c: c.structure.set_field_metadata("t", [FieldMetadata("a", {"k": "v"})])), unchanged
+    ),
+    "restore": (plain(lambda c: c.versions.restore("t", 1)), lambda found: [row for row in found if row[0] < 5]),
+    "create a branch": (plain(lambda c: c.branches.create("t", "b")), unchanged),
+    "write to a branch": (
+        prepared(branch, lambda c: c.data.insert("t", rows(LATE, 8), branch="b")), unchanged
+    ),
+    "fast-forward": (prepared(branch, lambda c: c.branches.fast_forward("t", "b")), unchanged),
+    "delete a branch": (prepared(branch, lambda c: c.branches.delete("t", "b")), unchanged),
+    "create a tag": (plain(tag), unchanged),
+    "move a tag": (prepared(tag, lambda c: c.tags.update("t", "tag", 2)), unchanged),
+    "clean up": (plain(lambda c: c.upkeep.cleanup(timedelta(0), grace=timedelta(0))), unchanged),
+    "repair": (plain(lambda c: c.upkeep.fsck(deep=True, repair=True, grace=0)), unchanged),
+    "transaction": (prepared(lambda c: c.write("other", rows(OLD, 1)), append_to_two), appended),
+}  # fmt: skip
+
+
+# -- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def connect(path: Path, place: str) -> Catalog:
+    mode, url = PLACES[place]
+    path.mkdir(exist_ok=True)
+    return lancekeep.connect(
+        str(path / "lake"),
+        commit_store=url and url.format(f"{path.parent.name}{path.name}" if url.startswith("memory") else path),
+        mode=mode,
+        storage_options={"fsync": "false"},
+    )
+
+
+def is_counted(operation: str, method: str) -> bool:
+    return operation in BY_THE_ENGINE or method not in READS
+
+
+def states(
+    path: Path, monkeypatch: pytest.MonkeyPatch, place: str, operation: str, versions: int
+) -> Iterator[tuple[str, Catalog, object]]:
+    """Recreate the table before each write of a port; yield the method, the catalog after it, and the outcome."""
+
+    def connected(number: int) -> Catalog:
+        is_new = not (path / str(number)).exists()
+        catalog = connect(path / str(number), place)
+        if is_new:
+            fill(catalog, OLD, 3)
+        return catalog
+
+    def recreate(catalog: Catalog) -> None:
+        catalog.drop_table("t")
+        fill(catalog, NEW, versions)
+
+    begin, _ = OPERATIONS[operation]
+    counts = partial(is_counted, operation)
+    found = outcomes_beside(monkeypatch, connected, begin, recreate, counts=counts)
+    for number, (method, outcome) in enumerate(found, 1):
+        with connect(path / str(number), place) as catalog:
+            yield method, catalog, outcome
+
+
+def require_new_table(catalog: Catalog, outcome: object, before: Rows, after: Rows) -> None:
+    """Require the rows of the new table, changed by the operation or not, and that the table accepts an append."""
+    found = read(catalog)
+    assert found in (before, after)
+    if isinstance(outcome, Exception):
+        assert isinstance(outcome, CLEAR) or "dropped" in str(outcome)
+    if isinstance(outcome, lancekeep.Refused) and "check whether" not in str(outcome):
+        assert found == before
+    schema = lance.dataset(catalog.describe_table("t").uri).schema
+    more = pa.table({name: [NEW if name == "by" else 99] for name in schema.names}).cast(schema)
+    catalog.write("t", more, "append")
+    assert read(catalog) == sorted([*found, (99, NEW)])
+
+
+@pytest.mark.parametrize(("place", "versions"), ALL if "LANCEKEEP_ALL_STORES" in os.environ else FEW)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operation_on_a_recreated_table_changes_the_new_table_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, operation: str, versions: int
+) -> None:
+    monkeypatch.setattr(direct_upserts, "_OFTEN", 0)
+    for module in (appends, table_transactions):  # the new table is complete before the operation continues
+        monkeypatch.setattr(module, "in_background", lambda act: act())
+    before = sorted([(1, NEW), (2, NEW), (3, NEW), *((10 * version, NEW) for version in range(1, versions))])
+    after = OPERATIONS[operation][1](before)
+    count = 0
+    for method, catalog, outcome in states(tmp_path, monkeypatch, place, operation, versions):
+        count += 1
+        try:
+            require_new_table(catalog, outcome, before, after)
+        except Exception as error:
+            raise AssertionError(f"recreated before call {count}, {method}: {outcome!r}") from error
+    assert count or (place, operation) == ("conditional-put", "transaction")  # which is refused at once
