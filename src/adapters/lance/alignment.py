@@ -1,9 +1,12 @@
 """Give the engine only columns and values that it can store and read back.
 
+Measured with pylance 14: the engine lacks some types of Arrow. It panics on texts in lists of a fixed size. It stores
+binary values of no bytes, and cannot read them; it stores a struct without fields, and then reads wrong values in the
+columns after it.
+
 The engine panics if decimals or views are not at a multiple of 16 bytes in memory. Arrow aligns buffers to 8 bytes in
-its streams and files, and so do other libraries. Measured with pylance 14: the engine stores a struct without fields,
-and then reads wrong values in the columns after it. It refuses bytes that are not UTF-8 where a text is null, although
-they mean nothing. It panics if a struct in a struct is a slice of a longer one.
+its streams and files, and so do other libraries. The engine refuses bytes that are not UTF-8 where a text is null,
+although they mean nothing. It panics if a struct in a struct is a slice of a longer one.
 """
 
 from __future__ import annotations
@@ -18,20 +21,61 @@ from lancekeep.domain.errors import InvalidInput
 
 _BYTES: Final = 16
 
+_MISSING: Final = frozenset(
+    kind.id
+    for kind in (
+        pa.dense_union([]),
+        pa.sparse_union([]),
+        pa.month_day_nano_interval(),
+        pa.run_end_encoded(pa.int32(), pa.null()),
+        pa.list_view(pa.null()),
+        pa.large_list_view(pa.null()),
+        pa.decimal32(1),
+        pa.decimal64(1),
+    )
+)
+"""Types that the engine does not have."""
+
+_OF_ANY_SIZE: Final = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_map, pa.types.is_dictionary),
+)
+"""Types that the engine does not store in lists of a fixed size."""
+
 
 def require_storable(schema: pa.Schema) -> None:
-    """Check that the engine can read the columns that it would store.
+    """Check that the engine can store columns, and read them.
 
     Raises:
-        InvalidInput: A column has such a name, or a struct without fields.
+        InvalidInput: A column has such a name, or such a type.
     """
     require_readable(schema.names)
     for field in schema:
-        if _has_no_field(field.type):
-            raise InvalidInput(
-                f"the column {field.name!r} is {field.type}: Lance cannot read a table that has a struct without "
-                "fields. Give the struct a field, or leave it out."
-            )
+        obstacle = _obstacle(field.type)
+        if obstacle is not None:
+            raise InvalidInput(f"the column {field.name!r} is {field.type!s:.200}: {obstacle}")
+
+
+def _obstacle(kind: pa.DataType) -> str | None:
+    """Return why the engine cannot store values of a type; None if it can."""
+    if kind.id in _MISSING or (pa.types.is_map(kind) and kind.keys_sorted):
+        return f"Lance does not have the type {kind!s:.200}. Store the values in columns of other types."
+    if pa.types.is_fixed_size_binary(kind) and not kind.byte_width:
+        return f"Lance cannot read values of the type {kind}, which have no bytes. Leave the column out."
+    if pa.types.is_fixed_size_list(kind):
+        if not kind.list_size:
+            return f"Lance cannot store lists of the type {kind!s:.200}, which have no values. Leave the column out."
+        if any(is_kind(kind.value_type) for is_kind in _OF_ANY_SIZE):
+            return f"Lance cannot store {kind.value_type!s:.200} in lists of a fixed size. Use lists of any size."
+    if pa.types.is_dictionary(kind):
+        return _obstacle(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _obstacle(kind.storage_type)
+    children = _children(kind)
+    if pa.types.is_struct(kind) and not children:
+        return "Lance cannot read a table that has a struct without fields. Give the struct a field, or leave it out."
+    return next(filter(None, map(_obstacle, children)), None)
 
 
 def aligned(rows: Any) -> Any:
@@ -106,11 +150,6 @@ def _is_slice(array: Any) -> bool:
     if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         return bool(array.offset) or _is_slice(array.values)
     return bool(array.offset)
-
-
-def _has_no_field(kind: pa.DataType) -> bool:
-    children = _children(kind)
-    return (pa.types.is_struct(kind) and not children) or any(map(_has_no_field, children))
 
 
 def _children(kind: pa.DataType) -> list[pa.DataType]:

@@ -90,11 +90,12 @@ class LanceEngine:
         return rows.to_reader() if isinstance(rows, pa.Table) else rows
 
     def rows_of(self, data: Any) -> Any:
-        if isinstance(data, pa.RecordBatchReader | pa.Table | Rows):
-            return data
         if isinstance(data, pa.RecordBatch):
-            return pa.Table.from_batches([data])
-        return _table_of_frame(data)
+            data = pa.Table.from_batches([data])
+        elif not isinstance(data, pa.RecordBatchReader | pa.Table | Rows):
+            data = _table_of_frame(data)
+        require_storable(data.schema)
+        return data
 
     def write(self, table: ObjectId, data: Any, mode: WriteMode, *, stable_row_ids: bool = False) -> Committed:
         self._before_commit(table, None)
@@ -102,7 +103,6 @@ class LanceEngine:
             return self._create(table, data, stable_row_ids=stable_row_ids)
         if mode is WriteMode.APPEND:
             return self._append(table, data)
-        require_storable(data.schema)
         channel = Channel(self._namespace)
         return _one_commit(
             table,
