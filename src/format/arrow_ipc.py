@@ -1,4 +1,4 @@
-"""The sizes that the messages of Arrow IPC streams state.
+"""Arrow IPC streams, and the sizes that their messages state.
 
 A message says how many rows it holds and how large its buffers are, also after decompression ("Encapsulated message
 format" of the Arrow specification). So a few bytes can stand for any number of rows. A reader that takes streams from
@@ -10,14 +10,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import attrs
+import pyarrow as pa
 
 from lancekeep.domain.errors import InvalidInput
 
 CONTINUATION: Final = 0xFFFFFFFF
 """The four bytes before the size of the metadata; streams before Arrow 0.15 lack them."""
+
+ROWS_WITHOUT_BYTES: Final = 1 << 20
+"""The rows of an array that need no bytes, such as nulls; each further byte carries up to 8 rows (booleans)."""
+
+_ALIGNED: Final = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+"""The engine panics on values that are not aligned, as in messages whose metadata are not padded."""
+
+INVALID: Final = (pa.ArrowException, OSError, TypeError, ValueError)
+"""What decoding and validation raise."""
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 """Kinds of messages: the variants of the union ``MessageHeader``."""
@@ -48,6 +58,42 @@ class Message:
     is_compressed: bool = False
     dictionary: int | None = None
     is_delta: bool = False
+
+
+def stream_of(source: Any) -> pa.RecordBatchReader:
+    """Return the batches of a stream, of which only the schema is read.
+
+    Args:
+        source: The bytes, or a file.
+
+    Raises:
+        InvalidInput: The source does not begin with a schema.
+    """
+    try:
+        return pa.ipc.open_stream(source, options=_ALIGNED)
+    except INVALID as error:
+        raise malformed(error) from error
+
+
+def table_of(stream: pa.RecordBatchReader) -> pa.Table:
+    """Return all rows of a stream, whose values are valid.
+
+    The engine trusts offsets, indices and text.
+
+    Raises:
+        InvalidInput: The stream is damaged, or has values that are not valid.
+    """
+    try:
+        table = stream.read_all()
+        table.validate(full=True)
+    except INVALID as error:
+        raise malformed(error) from error
+    return table
+
+
+def malformed(error: Exception) -> InvalidInput:
+    """Return the error of a stream that cannot be decoded."""
+    return InvalidInput(f"the data are not a valid Arrow IPC stream: {error}")
 
 
 def message_of(metadata: bytes) -> Message:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lancekeep.domain.errors import InvalidInput
-from lancekeep.entrypoints.rest.arrow_bodies import MOST_COLUMNS, MOST_NESTING, ROWS_WITHOUT_BYTES, opened
+from lancekeep.entrypoints.rest.arrow_bodies import MOST_COLUMNS, MOST_NESTING, opened
 from lancekeep.entrypoints.rest.errors import HttpError
+from lancekeep.format.arrow_ipc import ROWS_WITHOUT_BYTES
 from lancekeep.ports.data_files import Rows
 
 MIB = 1 << 20
@@ -148,7 +149,7 @@ def test_dictionaries_that_are_shared_or_grow_are_read_within_the_limit() -> Non
 
 @pytest.mark.parametrize("content", [b"", b"no arrow", bytes(7), stream(PLAIN)[:100]])
 def test_body_that_is_no_stream_is_refused(content: bytes) -> None:
-    with pytest.raises((InvalidInput, HttpError), match="not an Arrow IPC stream"):
+    with pytest.raises((InvalidInput, HttpError), match=r"not an? (valid )?Arrow IPC stream"):
         read(content)
 
 

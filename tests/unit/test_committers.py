@@ -29,6 +29,7 @@ from lancekeep.domain.errors import InvalidInput, LancekeepError, StoreUnavailab
 from lancekeep.domain.idempotency import Superseded
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
+from lancekeep.format.arrow_ipc import ROWS_WITHOUT_BYTES
 from lancekeep.ports.committers import Declined, Received, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeCounts
@@ -83,7 +84,7 @@ def test_rows_arrive_as_they_were_sent(key: SharedKey | None, upsert: SentUpsert
 
 
 def test_append_that_is_too_large_is_not_sent() -> None:
-    nulls = pa.table({"a": pa.nulls(frames.ROWS_WITHOUT_BYTES + 1)})
+    nulls = pa.table({"a": pa.nulls(ROWS_WITHOUT_BYTES + 1)})
     large = pa.table({"a": [bytes(frames.MOST_ROWS_BYTES)]})
     for table in (nulls, large):
         assert frames.append_frame(TABLE, 1, Rows(table, table.num_rows, table.nbytes), None) is None

@@ -13,9 +13,10 @@ import pytest
 from lancekeep.adapters.committers.frames import Incoming, append_frame, append_of
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.entrypoints.rest import arrow_bodies
+from lancekeep.entrypoints.namespace import streams
 from lancekeep.entrypoints.rest.arrow_bodies import opened
 from lancekeep.entrypoints.rest.errors import HttpError
+from lancekeep.format.arrow_ipc import ROWS_WITHOUT_BYTES
 from lancekeep.ports.data_files import Rows
 
 MOST = 1 << 20
@@ -94,7 +95,7 @@ def test_a_dictionary_that_is_replaced_keeps_its_values() -> None:
     "table",
     [
         pa.table({"id": pa.array(range(40_000), pa.int64())}),
-        pa.table({"none": pa.nulls(2 * arrow_bodies.ROWS_WITHOUT_BYTES)}),
+        pa.table({"none": pa.nulls(2 * ROWS_WITHOUT_BYTES)}),
         pa.table({"text": pa.array(["a view", None], pa.string_view())}),
     ],
     ids=["bytes", "values", "views"],
@@ -141,7 +142,10 @@ def test_values_of_messages_that_are_not_padded_are_aligned() -> None:
     assert rows is not None
     assert found == table
     sent = append_of({"append": 1, "table": "t", "key": None}, moved)[1].table
-    for each in (found, sent):
+    with streams.Incoming.of_bytes(moved).blamed() as reader:
+        assert isinstance(reader, pa.RecordBatchReader)
+        in_this_process = reader.read_all()
+    for each in (found, sent, in_this_process):
         assert each["id"].chunk(0).buffers()[1].address % 8 == 0
 
 

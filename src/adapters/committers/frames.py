@@ -22,7 +22,7 @@ from lancekeep.domain.errors import InvalidInput, LancekeepError, causes
 from lancekeep.domain.idempotency import Superseded
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.recorded_keys import SharedKey
-from lancekeep.format.arrow_ipc import CONTINUATION, message_of
+from lancekeep.format.arrow_ipc import CONTINUATION, ROWS_WITHOUT_BYTES, message_of, stream_of, table_of
 from lancekeep.ports.committers import Declined, Reply, SentUpsert
 from lancekeep.ports.data_files import Rows
 from lancekeep.ports.rows import MergeCounts
@@ -31,10 +31,7 @@ HEAD: Final = struct.Struct(">II")
 MOST_JSON: Final = 1 << 20
 MOST_ROWS_BYTES: Final = 16 << 20
 """The maximum size in bytes of the rows of an append; the largest append that shares a commit has half as many."""
-ROWS_WITHOUT_BYTES: Final = 1 << 20
-"""The values of an array that need no bytes, such as nulls; each further byte carries up to 8 values (booleans)."""
 _DELIMITER: Final = "$"
-_ALIGNED: Final = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
 
 _ERRORS: Final[Mapping[str, type[LancekeepError]]] = {
     kind.__name__: kind
@@ -141,11 +138,7 @@ def append_of(message: Mapping[str, Any], content: bytes) -> tuple[ObjectId, Row
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"not an append: {error}") from error
     _check_sizes(content)
-    try:
-        rows = pa.ipc.open_stream(content, options=_ALIGNED).read_all()
-        rows.validate(full=True)  # the engine trusts offsets, indices and text
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(f"the rows of an append are not an Arrow IPC stream: {error}") from error
+    rows = table_of(stream_of(content))
     if rows.num_rows == 0:
         raise InvalidInput("an append without rows")
     return table, Rows(rows, rows.num_rows, rows.nbytes), key, upsert

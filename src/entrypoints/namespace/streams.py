@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from lancekeep.adapters.lance.namespace_errors import namespace_error
-from lancekeep.domain.errors import InvalidInput, LancekeepError, origin
+from lancekeep.domain.errors import LancekeepError, origin
 from lancekeep.entrypoints.namespace.dictionaries import OPTIONS, Dictionaries
+from lancekeep.format.arrow_ipc import INVALID, malformed, stream_of
 from lancekeep.ports.data_files import Rows
 
 
@@ -37,12 +38,13 @@ class Incoming:
         Raises:
             InvalidInput: The stream is malformed; it is validated before anything is written.
         """
+        stream = stream_of(data)
         try:
-            for batch in pa.ipc.open_stream(data):
+            for batch in stream:
                 batch.validate(full=True)
-            return Incoming(pa.ipc.open_stream(data), valid=True)
-        except (pa.ArrowException, OSError, TypeError, ValueError) as error:
-            raise _malformed(error) from error
+        except INVALID as error:
+            raise malformed(error) from error
+        return Incoming(stream_of(data), valid=True)
 
     @contextmanager
     def blamed(self) -> Iterator[pa.RecordBatchReader | Rows]:
@@ -71,8 +73,8 @@ class Incoming:
                     batch.validate(full=True)
                 self.rows += batch.num_rows
                 yield batch
-        except (pa.ArrowException, OSError, TypeError, ValueError) as error:
-            self._error = _malformed(error)
+        except INVALID as error:
+            self._error = malformed(error)
             raise self._error from error
         except Exception as error:
             self._error = error
@@ -111,7 +113,3 @@ def translated(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
             raise namespace_error(error) from error
 
     return pa.RecordBatchReader.from_batches(reader.schema, batches())
-
-
-def _malformed(error: Exception) -> InvalidInput:
-    return InvalidInput(f"the data are not a valid Arrow IPC stream: {error}")

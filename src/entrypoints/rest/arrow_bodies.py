@@ -18,7 +18,15 @@ import pyarrow as pa
 
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.entrypoints.rest.errors import HttpError
-from lancekeep.format.arrow_ipc import CONTINUATION, Message, expanded_size, message_of
+from lancekeep.format.arrow_ipc import (
+    CONTINUATION,
+    ROWS_WITHOUT_BYTES,
+    Message,
+    expanded_size,
+    message_of,
+    stream_of,
+    table_of,
+)
 from lancekeep.ports.data_files import Rows
 
 MOST_METADATA: Final = 8 << 20
@@ -27,15 +35,9 @@ MOST_COLUMNS: Final = 10_000
 """The maximum number of fields in a schema, including nested ones."""
 MOST_NESTING: Final = 32
 """The maximum depth of nested fields."""
-ROWS_WITHOUT_BYTES: Final = 1 << 20
-"""The rows of an array that need no bytes, such as nulls; each further byte carries up to 8 rows (booleans)."""
 
 _AT_ONCE: Final = 1 << 18
 """The size in bytes, before and after decompression, up to which a stream is decoded at once."""
-
-_INVALID = (pa.ArrowException, OSError, TypeError, ValueError)
-_ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
-"""The engine panics on values that are not aligned, as in messages whose metadata are not padded."""
 
 _VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
 
@@ -65,7 +67,7 @@ def opened(body: BinaryIO, largest_batch: int, largest: int) -> Iterator[pa.Reco
             yield Rows(table, table.num_rows, checked.size, content if checked.is_plain else None)
             return
     body.seek(0)
-    with _begun(body) as reader:
+    with stream_of(body) as reader:
         schema = reader.schema
         _check_schema(schema)
         yield pa.RecordBatchReader.from_batches(schema, _validated(reader, largest_batch))
@@ -86,31 +88,11 @@ class _Checked:
     is_plain: bool
 
 
-def _begun(source: BinaryIO | bytes) -> pa.RecordBatchReader:
-    """Read the schema of a stream."""
-    try:
-        return pa.ipc.open_stream(source, options=_ALIGNED)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from error
-
-
 def _whole(content: bytes) -> pa.Table:
-    """Return all rows of a small stream, whose values are valid."""
-    reader = _begun(content)
-    try:
-        table = reader.read_all()
-    except _INVALID as error:
-        raise _invalid(error) from error
-    _check_schema(table.schema)
-    try:
-        table.validate(full=True)
-    except _INVALID as error:
-        raise _invalid(error) from error
-    return table
-
-
-def _invalid(error: Exception) -> InvalidInput:
-    return InvalidInput(f"the data are not a valid Arrow IPC stream: {error}")
+    """Return all rows of a small stream."""
+    stream = stream_of(content)
+    _check_schema(stream.schema)
+    return table_of(stream)
 
 
 @attrs.frozen
