@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -34,6 +34,7 @@ from lancekeep.application.rows import waiting_writers
 from lancekeep.application.upkeep.fsck import Fsck, FsckReport, Kind
 from lancekeep.domain.catalog import SetProperties
 from lancekeep.domain.commit import Committed, Conflict, Unknown
+from lancekeep.domain.dataset_files import DATA, data_file_name
 from lancekeep.domain.errors import (
     AlreadyExists,
     ConcurrentModification,
@@ -46,9 +47,10 @@ from lancekeep.domain.errors import (
     TableNotFound,
 )
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest import Manifest
+from lancekeep.domain.manifest import DataFile, Fragment, Manifest
 from lancekeep.domain.manifest_entry import NAMESPACE, TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme
+from lancekeep.format.judge import Approved
 from lancekeep.format.table_version import TableVersion
 from lancekeep.ports.manifest_store import ManifestStore
 
@@ -118,9 +120,9 @@ def _repeatable(seed: int) -> Iterator[None]:
         yield
 
 
-def _manifest(version: int, tag: str) -> bytes:
+def _manifest(version: int, tag: str, fragments: Sequence[Fragment] = ()) -> bytes:
     """Return a manifest that no other commit writes."""
-    return TableVersion(Manifest(version=version, tag=tag)).serialize()
+    return TableVersion(Manifest(version=version, tag=tag, fragments=fragments)).serialize()
 
 
 def _inline(act: Callable[[], object]) -> None:
@@ -220,6 +222,8 @@ class Actor:
             self._look: 3,
             self._list: 1,
             self._resolve: 2,
+            self._append: 6 if world.setting.appends else 0,
+            self._recreate: 2 if world.setting.appends else 0,
         }
 
     def live(self) -> None:
@@ -299,13 +303,26 @@ class Actor:
         operation = self._new("drop_namespace", name=self._name(*self._known(NAMESPACE)), cascade=self._chance(0.3))
         self._run(operation, lambda: self._catalog.drop_namespace(**_named(operation)))
 
-    def _declare(self) -> None:
-        operation = self._new("declare", name=self._free_name(), properties=self._properties())
+    def _declare(self, name: str = "") -> None:
+        operation = self._new("declare", name=name or self._free_name(), properties=self._properties())
         self._run(operation, lambda: self._catalog.declare_table(**_named(operation)))
 
-    def _drop_table(self) -> None:
-        operation = self._new("drop_table", name=self._name(*self._known(TABLE)))
+    def _drop_table(self, name: str = "") -> None:
+        operation = self._new("drop_table", name=name or self._name(*self._known(TABLE)))
         self._run(operation, lambda: self._catalog.drop_table(operation.name))
+
+    def _recreate(self) -> None:
+        """Drop a table, often beside a commit to it, and create it again with about as many versions."""
+        model = self._world.model
+        beside = [each.name for each in model.operations if each.kind == "commit" and each.outcome is None]
+        name = self._name(*(beside or self._known(TABLE)))
+        thing = model.now.get(name.replace(".", "$"))
+        prefix = f"{ROOT}/{thing.location}/_versions/" if thing is not None else "none"
+        versions = sum(key.startswith(prefix) for key in model.finals)
+        steps = [self._drop_table, self._declare, self._commit, *[self._append] * (versions - self._chance(0.3))]
+        for step in steps:
+            if not self._process.dead:
+                step(name)
 
     def _deregister(self) -> None:
         operation = self._new("deregister", name=self._name(*self._known(TABLE)))
@@ -363,9 +380,9 @@ class Actor:
     def _list(self) -> None:
         self._run(self._new("look"), self._catalog.list_namespaces)
 
-    def _commit(self) -> None:
+    def _commit(self, name: str = "") -> None:
         """Commit as a native writer: read the latest version, stage a manifest, request its commit."""
-        operation = self._new("commit", name=self._name(*self._known(TABLE)))
+        operation = self._new("commit", name=name or self._name(*self._known(TABLE)))
         catalog, process = self._catalog, self._process
 
         def commit() -> Any:
@@ -374,8 +391,9 @@ class Actor:
             operation.location = table.location
             latest = directory_of(catalog).commits.latest(root)
             version = latest.version + 1 if latest else 1
+            kept = self._fragments(latest.path) if latest and self._world.setting.appends else ()
             operation.key = root.manifest_key(version, NamingScheme.V2)
-            operation.content = _manifest(version, f"{operation.key} {process.name} {self._unique()}")
+            operation.content = _manifest(version, f"{operation.key} {process.name} {self._unique()}", kept)
             operation.arguments["version"] = version
             staged = f"{operation.key}-{self._random.getrandbits(128):032x}"
             directory_of(catalog).places.objects.put(staged, operation.content)
@@ -389,6 +407,43 @@ class Actor:
             return outcome
 
         self._run(operation, commit)
+
+    def _fragments(self, path: str) -> Sequence[Fragment]:
+        """Return the fragments of a version, which the next version keeps."""
+        try:
+            content = directory_of(self._catalog).places.objects.get(path)
+        except ObjectNotFound as error:
+            raise ConcurrentModification(f"{path} was removed since") from error
+        return TableVersion.parse(content, path).manifest.fragments
+
+    def _append(self, name: str = "") -> None:
+        """Append as the catalog does: write a data file, build the next manifest, commit it."""
+        operation = self._new("commit", name=name or self._name(*self._known(TABLE)))
+        catalog = self._catalog
+
+        def append() -> Any:
+            own = directory_of(catalog)
+            table = catalog.find_table(operation.name)
+            root = own.places.dataset_root(table)
+            operation.location = table.location
+            latest = own.commits.latest(root)
+            if latest is None:
+                raise ConcurrentModification("nothing to append to")
+            kept = self._fragments(latest.path)
+            version, name = latest.version + 1, data_file_name(self._random.randbytes(16))
+            own.places.objects.put(f"{root.key}/{DATA}/{name}", b"rows")
+            operation.key = root.manifest_key(version, NamingScheme.V2)
+            fragment = Fragment(version, (DataFile(name),), physical_rows=1)
+            operation.content = _manifest(version, f"{operation.key} {name}", (*kept, fragment))
+            operation.arguments["version"] = version
+            outcome, _ = own.versions.commit_built(table, Approved(version, "", operation.content))
+            if isinstance(outcome, Unknown):
+                operation.token = outcome.token
+                self._unknown.append(operation)
+            operation.outcome = _told(outcome)
+            return outcome
+
+        self._run(operation, append)
 
     def _resolve(self) -> None:
         if not self._unknown:
@@ -464,6 +519,8 @@ def _judge(world: World) -> None:
     directory_of(catalog).ledger.apply(lambda view: ([SetProperties({})], None))  # the catalog still accepts changes
     _require_same(world, catalog)
     for name, thing in model.now.items():
+        if thing.location is not None and thing.location not in model.trodden:
+            _require_files(world, name, thing.location)
         if thing.location is not None and thing.location not in model.trodden | model.mixed:
             _require_whole(world, catalog, name, thing.location)
     _require_tidy(world, process, catalog)
@@ -476,6 +533,15 @@ def _require_same(world: World, catalog: Catalog) -> None:
         entry = view.find(name) if name else None
         if name and (entry is None or (entry.object_type, entry.location) != (thing.kind, thing.location)):
             raise Violation(f"the catalog shows {entry} for {name} where {thing} is")
+
+
+def _require_files(world: World, name: str, location: str) -> None:
+    """Require that each version finds its data files."""
+    for key in [key for key in world.model.finals if key.startswith(f"{ROOT}/{location}/_versions/")]:
+        manifest = TableVersion.parse(world.raw.get(key), key).manifest
+        for file in (file.path for fragment in manifest.fragments for file in fragment.files):
+            if f"{ROOT}/{location}/{DATA}/{file}" not in world.raw._objects:
+                raise Violation(f"{key} of {name} names {file}, which is missing")
 
 
 def _require_whole(world: World, catalog: Catalog, name: str, location: str) -> None:

@@ -37,7 +37,7 @@ class Setting:
     store does; where not, it fails over to a state of some calls ago. creates, copies: whether the object store has
     these atomic calls. page: keys in a page of a listing. faults, crashes: how often a call fails, or its process dies.
     actors, operations: how many processes at a time, and operations of each. dated: whether the object store's answers
-    carry its time.
+    carry its time. appends: whether processes also append data files, and recreate tables beside commits.
     """
 
     mode: str
@@ -51,9 +51,10 @@ class Setting:
     actors: int
     operations: int
     dated: bool
+    appends: bool
 
     @staticmethod
-    def of(random: Random) -> Setting:
+    def of(random: Random, *, appends: bool) -> Setting:
         creates = random.random() < 0.8
         remembers = not creates or random.random() < 0.5
         mode = random.choice(["v2", "compatible"])
@@ -69,6 +70,7 @@ class Setting:
             actors=random.choice([2, 3, 3, 4]) if creates or mode == "v2" else 2,  # docs/simulation.md
             operations=random.choice([8, 15, 25]),
             dated=random.random() < 0.5,
+            appends=appends,
         )
 
 
@@ -77,7 +79,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.setting = Setting.of(self.random)
+        self.setting = Setting.of(self.random, appends=seed % 2 == 0)
         self.scheduler = Scheduler(self.random)
         self.time = START
         self.raw = MemoryObjectStore(clock=lambda: datetime.fromtimestamp(self.time, UTC))
