@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -787,6 +788,20 @@ def test_second_backup_into_the_same_target_is_refused_while_the_first_runs(loca
     assert len(errors) == 3
     assert not [path for path in contents(backup) if "lancekeep-maintenance" in path]
     lancekeep.backup(local.root, backup)
+
+
+def test_backup_on_a_file_system_without_hard_links_has_no_claim(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    backup = f"{local.above}/backup"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", refused)
+        for _ in range(2):
+            assert lancekeep.backup(local.root, backup).changed == ()
+    local.remove(local.root)
+    lancekeep.backup(backup, local.root)
+    judge(local, set(), set())
 
 
 def test_backup_that_another_process_completed_in_the_meantime_is_not_written_again(local: Lake) -> None:

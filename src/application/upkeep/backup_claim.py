@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 from lancekeep.application.upkeep.backup_place import BackupPlace
 from lancekeep.application.upkeep.lease import Lease
 from lancekeep.domain.backup import CLAIM
-from lancekeep.domain.errors import ConcurrentModification, LancekeepError, ObjectNotFound, Refused
+from lancekeep.domain.errors import ConcurrentModification, LancekeepError, ObjectNotFound, Refused, UnsafeStore
 
 TERM = 30.0
 """After how many seconds without renewal a claim is free: its process was killed."""
@@ -48,10 +48,9 @@ class Claim:
         Raises:
             Refused: Another process has the claim and renews it.
         """
-        if self._lease is None:
+        if self._lease is None or not self._acquire(self._lease, waiting):
             yield
             return
-        self._acquire(self._lease, waiting)
         done = Event()
         renewal = Thread(target=self._renew_until, args=(done,), name="backup claim", daemon=True)
         renewal.start()
@@ -80,7 +79,19 @@ class Claim:
             "it has ended, then run the command again"
         )
 
-    def _acquire(self, lease: Lease, waiting: Callable[[str], None]) -> None:
+    def _acquire(self, lease: Lease, waiting: Callable[[str], None]) -> bool:
+        """Take the claim; return False if the storage turns out to have no create-only writes.
+
+        A server may ignore the condition, and a file system may have no hard links.
+        """
+        try:
+            self._wait_for(lease, waiting)
+        except UnsafeStore:
+            return False
+        self._renewed = self._clock()
+        return True
+
+    def _wait_for(self, lease: Lease, waiting: Callable[[str], None]) -> None:
         seen: int | None = None
         while not self._place.retry.call(lambda: lease.acquire(self._clock())):
             if seen is None:
@@ -92,7 +103,6 @@ class Claim:
                 )
             seen = lease.seen
             self._sleep(_PAUSE)
-        self._renewed = self._clock()
 
     def _holder(self, lease: Lease) -> str:
         with suppress(ObjectNotFound):  # renewed at this moment
