@@ -1,8 +1,9 @@
 """Limits of SQL expressions.
 
 The engine plans an expression by recursion. A chain of operators that is too long exhausts its stack, which ends the
-process. Chains of ``AND`` and ``OR`` and lists are safe. Functions such as ``repeat`` and ``lpad`` can exhaust the
-memory.
+process. Chains of ``AND`` and ``OR`` may be longer than others, and lists are safe. Measured with pylance 14: 20,000
+conditions joined by ``AND`` are planned, and 50,000 end the process. Functions such as ``repeat`` and ``lpad`` can
+exhaust the memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from lancekeep.domain.expression_growth import COLUMN, size_of
 
 MOST_PARTS = 200
 """The most names, values and operators of one chain; the engine takes about four times as many."""
+
+MOST_JOINED = 10_000
+"""The most ``AND`` and ``OR`` of an expression."""
 
 MOST_SIZE = 200 * COLUMN
 """The largest size of the values of expressions; see `size_of`."""
@@ -51,11 +55,18 @@ def require_bounded(*expressions: str | None) -> None:
     None is no expression.
 
     Raises:
-        InvalidInput: A chain of operators is too long, or the values may be too large for the memory.
+        InvalidInput: A chain of operators or conditions is too long, or the values may be too large for the memory.
     """
     size = 0
     for expression in expressions:
-        depth = 0 if expression is None else _depth(expression)
+        tokens = [] if expression is None else [token.lower() for token in _TOKEN.findall(expression)]
+        joined = tokens.count("and") + tokens.count("or")
+        if joined > MOST_JOINED:
+            raise InvalidInput(
+                f"the expression {str(expression)[:60]!r}… has {joined:,} AND and OR; at most {MOST_JOINED:,} are "
+                "allowed. Use a list such as x IN (1, 2)"
+            )
+        depth = 0 if expression is None else _depth(expression, tokens)
         if depth > MOST_PARTS:
             raise InvalidInput(
                 f"the expression {str(expression)[:60]!r}… has a chain of {depth:,} names, values and operators; at "
@@ -74,8 +85,7 @@ def _longest(expressions: Sequence[str | None]) -> str:
     return max((each or "" for each in expressions), key=len)
 
 
-def _depth(expression: str) -> int:
-    tokens = [token.lower() for token in _TOKEN.findall(expression)]
+def _depth(expression: str, tokens: Sequence[str]) -> int:
     if len(tokens) <= MOST_PARTS or any(mark in expression for mark in _UNCERTAIN):
         return len(tokens)
     levels = [_Level()]

@@ -16,7 +16,7 @@ from lancekeep import Catalog, ViewDefinition, connect
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.expression_growth import FUNCTIONS, growing_functions
-from lancekeep.domain.expressions import MOST_PARTS, require_bounded
+from lancekeep.domain.expressions import MOST_JOINED, MOST_PARTS, require_bounded
 from lancekeep.ports.rows import MergeRule, Query
 
 LONG = {
@@ -180,3 +180,10 @@ def test_engine_plans_the_longest_chains(tmp_path: Path) -> None:
                 assert catalog.data.count("t", chain) == 1
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("word", ["and", "or", "AND", "Or"])
+def test_a_chain_of_conditions_that_would_end_the_process_is_refused(word: str) -> None:
+    require_bounded(f" {word} ".join(["a > 0"] * (MOST_JOINED + 1)))
+    with pytest.raises(InvalidInput, match="10,001 AND and OR"):
+        require_bounded(f" {word} ".join(["a > 0"] * (MOST_JOINED + 2)))
