@@ -28,6 +28,14 @@ REBASED = ("lancekeep.committer", "rebase")
 
 LOOK_EVERY = 0.2
 """Seconds after which a committer that waits for such a writer checks again whether the writer has committed."""
+
+HANDED_OVER_WITHIN = 1.0
+"""Seconds for which another writer of the process waits for a turn between two groups."""
+LOOK_EVERY_TURN = 0.05
+"""Seconds after which it checks again whether appends are committed at all."""
+LONGEST_TURN = 0.5
+"""Seconds for which a group waits until such a writer has committed."""
+
 _LONGEST_LINGER = 0.25
 _BUSY = 1.0
 """Seconds of uninterrupted commits after which others may be starved."""

@@ -12,6 +12,7 @@ from weakref import WeakSet
 import attrs
 
 from lancekeep.application.rows.committer import WaitingLine
+from lancekeep.application.rows.handover import Handover
 from lancekeep.application.rows.waiting_appends import Append
 from lancekeep.application.rows.waiting_writers import WaitingWriters
 from lancekeep.domain.errors import Refused
@@ -54,6 +55,8 @@ class Line(WaitingLine[Append]):
         won: set when another writer has won a commit.
         patient_from: when the committer next waits for such a writer.
         mark: what `WaitingWriters.last` has returned; None if it was not called.
+        asking: the writers of this process that ask for a turn between two groups.
+        handed: the writer that has the turn now.
     """
 
     others: int = 0
@@ -63,6 +66,8 @@ class Line(WaitingLine[Append]):
     patient_from: float = float("-inf")
     mark: bytes | None = None
     base: Predecessor | None = None
+    asking: list[Handover] = attrs.field(factory=list)
+    handed: Handover | None = None
 
 
 _OPEN: WeakSet[Lines] = WeakSet()
@@ -126,6 +131,36 @@ class Lines:
             return self._lines.get(table)
 
     # -- other writers ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def handover(self, table: ObjectId) -> Iterator[Handover]:
+        """Ask for a turn between two groups, in which another writer of this process commits."""
+        with self.lock:
+            line = self._lines.get(table)
+            handover = Handover(lambda: line is not None and line.is_served)
+            if line is not None and line.is_served:
+                line.asking.append(handover)
+        try:
+            yield handover
+        finally:
+            handover.end()
+            with self.lock:
+                if line is not None and handover in line.asking:
+                    line.asking.remove(handover)
+
+    def note_version(self, line: Line, root: DatasetRoot, version: int, content: bytes) -> None:
+        """Note a version that the committer of a line has committed, for the writers that ask for a turn."""
+        with self.lock:
+            for each in line.asking:
+                each.note(root, version, content)
+
+    def hand_over(self, line: Line) -> None:
+        """Give the next turn to the first writer that is ready for it."""
+        with self.lock:
+            line.handed = next((each for each in line.asking if each.is_ready), None)
+            if line.handed is not None:
+                line.asking.remove(line.handed)
+                line.handed.give()
 
     @contextmanager
     def beside(self, table: ObjectId) -> Iterator[None]:

@@ -259,6 +259,7 @@ class Appends(Committer[Line, Append]):
                 if append.committed is None:
                     append.error = append.error or error
         line.base = base
+        self._lines.hand_over(line)
         line.is_owed_elsewhere = has_loser_elsewhere()
         met = met or (line.is_owed_elsewhere and self._waiting.needs_pauses(line.mark or b""))
         line.pace = line.pace.committed(len(group), began, self._clock(), left=len(line.waiting), met=met)
@@ -294,9 +295,12 @@ class Appends(Committer[Line, Append]):
         written_for = base
         appends, files = self._write(base, group, keys)
         try:
-            if is_current is not None and not is_current():
+            newer = self._predecessors.handed(line, base)
+            if is_current is not None and not is_current((newer or base).version.version):
                 base = self._predecessors.load(line.table)
                 met = not base.version.rebased
+            elif newer is not None:
+                base = newer
             for attempt in range(ATTEMPTS):
                 left: Sequence[Append] = [append for append in group if not append.is_dropped]
                 if keys is not None and keys.is_behind(*_place(base)):
@@ -337,6 +341,7 @@ class Appends(Committer[Line, Append]):
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
                     self._versions.committed.add(line.table)
+                    self._lines.note_version(line, base.root, following.version, built.content)
                     if hashed:
                         _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met

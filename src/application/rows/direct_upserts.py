@@ -289,7 +289,7 @@ class DirectUpserts:
             try:
                 if built is not None:
                     self._write(known, built, claim)
-                may_commit = is_current()
+                may_commit = is_current(known.base.version.version)
             finally:
                 if built is not None and not may_commit:
                     self._discard(built)

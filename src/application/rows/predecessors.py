@@ -7,8 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+import attrs
+
 from lancekeep.application.concurrency import alongside, is_remote
-from lancekeep.application.rows.append_lines import Predecessor
+from lancekeep.application.rows.append_lines import Line, Predecessor
 from lancekeep.application.rows.versions import Versions
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import LancekeepError, Unsupported
@@ -70,8 +72,13 @@ class Predecessors:
             with suppress(LancekeepError):
                 objects.put(base.root.hint_key, version_hint(version))
 
-    def begin_checks(self, table: ObjectId, base: Predecessor) -> Callable[[], bool]:
-        """Start to check whether ``base`` is still the latest version of the table."""
+    def begin_checks(self, table: ObjectId, base: Predecessor) -> Callable[[int], bool]:
+        """Start to check whether ``base`` is still the latest version of the table.
+
+        Returns:
+            A function that waits for the answer. It takes the number of a later version that this process has
+            committed since, or else the number of ``base``.
+        """
         commits = self._versions.commits
         found = self.begin(lambda: self._versions.find_table(table))
         latest = proof = None
@@ -81,16 +88,25 @@ class Predecessors:
             key = f"{base.root.key}/{DATA}/{base.version.last_file}"
             proof = self.begin(lambda: commits.retry.call(lambda: commits.objects.head(key)))
 
-        def is_current() -> bool:
+        def is_current(newest: int) -> bool:
             entry = found()
             if self._versions.dataset_root(entry) != base.root or entry.rules != base.table.rules:
                 return False
             if proof is not None and not (base.version.last_file and proof()):
                 return False
             row = None if latest is None else latest()
-            return latest is None or (row is not None and row.version == base.version.version)
+            return latest is None or (row is not None and row.version in (base.version.version, newest))
 
         return is_current
+
+    def handed(self, line: Line, base: Predecessor) -> Predecessor | None:
+        """Return the version that another writer of this process has committed after ``base`` in its turn, if any."""
+        handed, line.handed = line.handed, None
+        content = None if handed is None else handed.following()
+        if content is None:
+            return None
+        version = Appendable.parse(content, base.root.versions_key)
+        return attrs.evolve(base, version=version) if version.version == base.version.version + 1 else None
 
     def load(self, table: ObjectId) -> Predecessor:
         """Read the latest version of a table; see `read`."""

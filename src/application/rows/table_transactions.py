@@ -136,52 +136,58 @@ class TableTransactions:
         self._versions.require_one_scheme(table)
         root, commits = self._versions.dataset_root(table), self._ledger.commits
         known_files = begin_facts(commits, root, transaction, deletions=not is_staged)
-        facts: Facts = {}
+        facts: Facts | None = None
         known = CommittedVersions(commits, root)
         pause, recorded = _FIRST_PAUSE, None
         admitted = transaction.read_version if base is None else min(transaction.read_version, base.version)
-        latest = self._latest(object_id, known, transaction, base)
-        for attempt in range(_ATTEMPTS):
-            previous = known.read(latest)
-            named = () if base is None else (base.version,)
-            known.fetch([*named, *range(transaction.read_version + 1, latest.version)])
-            if (committed := _committed_before(known, transaction, latest.version)) is not None:
-                return committed
-            if recorded is None:
-                _require_base(known, base)
-                facts = known_files()
-            admitted = _require_admitted(object_id, admits, range(admitted + 1, latest.version + 1)) or admitted
-            rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
-            rebased = rebase.apply(transaction)
-            restored = self._restored(object_id, known, transaction)
-            following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
-            self._require_files(object_id, rebased, following)
-            if isinstance(rebased.operation, Update):
-                following = commits.settled_indexes.approved(root, previous, following)
-            if recorded != (written := transaction_in(following.content)):  # it may state numbers of new fragments
-                commits.record_transaction(root, following)  # step 2 of the flow
-                recorded = written
-            scheme = scheme_of(latest)
-            after = root, latest.version, previous.manifest.transaction_file
-            outcome, found = self._versions.commit_built(
-                table, following, scheme=scheme, announce=_announcing(announce, after, following)
-            )
-            if not isinstance(outcome, Conflict):
-                made = raise_unless_committed(outcome, str(object_id))
-                if attempt > _MODEST:
-                    self._versions.lines.note_other(object_id, won=True)
-                return attrs.evolve(made, transaction=following.transaction)
-            if attempt == _MODEST:
-                # A committer of appends gives way until the next attempt.
-                self._versions.lines.note_other(object_id, won=False, for_one_turn=True)
-            if not found:
-                found = known.of_winner(latest, outcome.winner)
-            if 0 < len(found) < READ_AHEAD:
-                latest = known.add(latest, found)
-                continue
-            commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        with self._versions.lines.handover(object_id) as handover:
             latest = self._latest(object_id, known, transaction, base)
+            for attempt in range(_ATTEMPTS):
+                previous = known.read(latest)
+                named = () if base is None else (base.version,)
+                known.fetch([*named, *range(transaction.read_version + 1, latest.version)])
+                if (committed := _committed_before(known, transaction, latest.version)) is not None:
+                    return committed
+                if facts is None:
+                    _require_base(known, base)
+                    facts = known_files()
+                    if newer := handover.wait(root, latest.version):
+                        latest = known.add(latest, newer)
+                        continue
+                admitted = _require_admitted(object_id, admits, range(admitted + 1, latest.version + 1)) or admitted
+                rebase = Rebase(str(object_id), known, previous, self._write, partial(self._random_bits, 64))
+                rebased = rebase.apply(transaction)
+                restored = self._restored(object_id, known, transaction)
+                following = next_version(previous, rebased, self._now(), str(object_id), restored, facts=facts)
+                self._require_files(object_id, rebased, following)
+                if isinstance(rebased.operation, Update):
+                    following = commits.settled_indexes.approved(root, previous, following)
+                if recorded != (written := transaction_in(following.content)):  # it may state numbers of new fragments
+                    commits.record_transaction(root, following)  # step 2 of the flow
+                    recorded = written
+                scheme = scheme_of(latest)
+                after = root, latest.version, previous.manifest.transaction_file
+                outcome, found = self._versions.commit_built(
+                    table, following, scheme=scheme, announce=_announcing(announce, after, following)
+                )
+                if not isinstance(outcome, Conflict):
+                    made = raise_unless_committed(outcome, str(object_id))
+                    handover.follow(following.content)
+                    if attempt > _MODEST:
+                        self._versions.lines.note_other(object_id, won=True)
+                    return attrs.evolve(made, transaction=following.transaction)
+                handover.end()
+                if attempt == _MODEST:
+                    # A committer of appends gives way until the next attempt.
+                    self._versions.lines.note_other(object_id, won=False, for_one_turn=True)
+                if not found:
+                    found = known.of_winner(latest, outcome.winner)
+                if 0 < len(found) < READ_AHEAD:
+                    latest = known.add(latest, found)
+                    continue
+                commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                latest = self._latest(object_id, known, transaction, base)
         raise ConcurrentModification(
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat the "
             "commit when fewer writers are active"

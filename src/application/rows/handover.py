@@ -1,0 +1,77 @@
+"""Let another writer of a process commit between two groups of appends.
+
+A writer that reads the latest version and then writes its transaction and its manifest takes as long as a group. It
+loses most versions to a busy committer, and each version that it wins costs the group in progress further requests. So
+the committer hands it the version that it has just committed. The writer commits the next one while the callers of the
+last group return and the files of the next group are written. No safety depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Event
+
+from lancekeep.domain.appends import HANDED_OVER_WITHIN, LONGEST_TURN, LOOK_EVERY_TURN
+from lancekeep.domain.layout import DatasetRoot
+
+
+class Handover:
+    """A writer that asks for the next turn, and what the committer hands to it.
+
+    Args:
+        is_served: Whether a committer is at work.
+    """
+
+    def __init__(self, is_served: Callable[[], bool]) -> None:
+        self._is_served = is_served
+        self._contents: list[tuple[DatasetRoot, int, bytes]] = []
+        self._given = Event()
+        self._ended = Event()
+        self._following: bytes | None = None
+        self.is_ready = False
+
+    # -- the writer ---------------------------------------------------------------------------------------------
+
+    def wait(self, root: DatasetRoot, version: int) -> Sequence[bytes]:
+        """Wait for a turn.
+
+        Args:
+            root: The root of the table.
+            version: The latest version that the writer knows.
+
+        Returns:
+            The manifests of the versions that follow it. None if no turn comes soon.
+        """
+        self.is_ready = True
+        for _ in range(round(HANDED_OVER_WITHIN / LOOK_EVERY_TURN)):
+            if self._given.wait(LOOK_EVERY_TURN) or not self._is_served():
+                break
+        newer = [(number, content) for at, number, content in self._contents if at == root and number > version]
+        is_complete = [number for number, _ in newer] == list(range(version + 1, version + 1 + len(newer)))
+        return [content for _, content in newer] if is_complete else []
+
+    def follow(self, content: bytes) -> None:
+        """Note the manifest of the version that the writer has committed."""
+        self._following = content
+
+    def end(self) -> None:
+        """Let the committer continue."""
+        self._ended.set()
+
+    # -- the committer ------------------------------------------------------------------------------------------
+
+    def note(self, root: DatasetRoot, version: int, content: bytes) -> None:
+        """Note a version that the committer has committed, by its manifest."""
+        self._contents.append((root, version, content))
+
+    def give(self) -> None:
+        """Let the writer commit now."""
+        self._given.set()
+
+    def following(self) -> bytes | None:
+        """Wait until the writer has ended; return the manifest of its version.
+
+        None if it has committed none, or has not ended soon.
+        """
+        self._ended.wait(LONGEST_TURN)
+        return self._following if self._ended.is_set() else None
