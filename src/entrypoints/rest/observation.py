@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from random import Random
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -189,6 +189,7 @@ class Observation:
         self._router = router
         self._audit = audit
         self._quiet = quiet
+        self._ids = Random()  # `uuid4` asks the system, and lets other threads take the interpreter's lock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -197,7 +198,7 @@ class Observation:
         headers = Headers(scope=scope)
         given = headers.get(REQUEST_ID, "")
         state = scope.setdefault("state", {})
-        state["request_id"] = given if _WELL_FORMED.fullmatch(given) else uuid.uuid4().hex
+        state["request_id"] = given if _WELL_FORMED.fullmatch(given) else f"{self._ids.getrandbits(128):032x}"
         status = 499  # the client closed the connection, unless a response starts
 
         async def answer(message: Message) -> None:
