@@ -134,11 +134,11 @@ class Lines:
 
     @contextmanager
     def handover(self, table: ObjectId) -> Iterator[Handover]:
-        """Ask for a turn between two groups, in which another writer of this process commits."""
+        """Ask for a turn of another writer of this process, between two groups."""
         with self.lock:
             line = self._lines.get(table)
             handover = Handover(lambda: line is not None and line.is_served)
-            if line is not None and line.is_served:
+            if line is not None:
                 line.asking.append(handover)
         try:
             yield handover
@@ -149,7 +149,7 @@ class Lines:
                     line.asking.remove(handover)
 
     def note_version(self, line: Line, root: DatasetRoot, version: int, content: bytes) -> None:
-        """Note a version that the committer of a line has committed, for the writers that ask for a turn."""
+        """Note a committed version for the writers that ask for a turn."""
         with self.lock:
             for each in line.asking:
                 each.note(root, version, content)

@@ -8,11 +8,15 @@ last group return and the files of the next group are written. No safety depends
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 
 from lancekeep.domain.appends import HANDED_OVER_WITHIN, LONGEST_TURN, LOOK_EVERY_TURN
 from lancekeep.domain.layout import DatasetRoot
+
+_REMEMBERED = 8
+"""The last versions that a writer gets. A writer that has missed more of them competes for its version."""
 
 
 class Handover:
@@ -24,7 +28,7 @@ class Handover:
 
     def __init__(self, is_served: Callable[[], bool]) -> None:
         self._is_served = is_served
-        self._contents: list[tuple[DatasetRoot, int, bytes]] = []
+        self._contents: deque[tuple[DatasetRoot, int, bytes]] = deque(maxlen=_REMEMBERED)
         self._given = Event()
         self._ended = Event()
         self._following: bytes | None = None
@@ -33,20 +37,20 @@ class Handover:
     # -- the writer ---------------------------------------------------------------------------------------------
 
     def wait(self, root: DatasetRoot, version: int) -> Sequence[bytes]:
-        """Wait for a turn.
+        """Wait for a turn, but not for long, and not if no committer is at work.
 
         Args:
             root: The root of the table.
             version: The latest version that the writer knows.
 
         Returns:
-            The manifests of the versions that follow it. None if no turn comes soon.
+            The manifests of the versions that follow it; empty if they are not known.
         """
         self.is_ready = True
         for _ in range(round(HANDED_OVER_WITHIN / LOOK_EVERY_TURN)):
-            if self._given.wait(LOOK_EVERY_TURN) or not self._is_served():
+            if not self._is_served() or self._given.wait(LOOK_EVERY_TURN):
                 break
-        newer = [(number, content) for at, number, content in self._contents if at == root and number > version]
+        newer = [(number, content) for at, number, content in tuple(self._contents) if at == root and number > version]
         is_complete = [number for number, _ in newer] == list(range(version + 1, version + 1 + len(newer)))
         return [content for _, content in newer] if is_complete else []
 
@@ -56,6 +60,7 @@ class Handover:
 
     def end(self) -> None:
         """Let the committer continue."""
+        self._contents.clear()
         self._ended.set()
 
     # -- the committer ------------------------------------------------------------------------------------------

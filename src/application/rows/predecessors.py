@@ -100,7 +100,10 @@ class Predecessors:
         return is_current
 
     def handed(self, line: Line, base: Predecessor) -> Predecessor | None:
-        """Return the version that another writer of this process has committed after ``base`` in its turn, if any."""
+        """Return the version that another writer has committed in its turn.
+
+        None if no writer of this process had a turn after ``base``, or committed in it.
+        """
         handed, line.handed = line.handed, None
         content = None if handed is None else handed.following()
         if content is None:
