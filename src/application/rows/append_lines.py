@@ -162,6 +162,12 @@ class Lines:
                 line.asking.remove(line.handed)
                 line.handed.give()
 
+    def take_handed(self, line: Line) -> Handover | None:
+        """Return the writer that has the turn, if any, once."""
+        with self.lock:
+            handed, line.handed = line.handed, None
+        return handed
+
     @contextmanager
     def beside(self, table: ObjectId) -> Iterator[None]:
         """Let a committer pause more often while another local writer runs.

@@ -295,7 +295,8 @@ class Appends(Committer[Line, Append]):
         written_for = base
         appends, files = self._write(base, group, keys)
         try:
-            newer = self._predecessors.handed(line, base)
+            handed = self._lines.take_handed(line)
+            newer = None if handed is None else self._predecessors.committed_by(handed, base)
             if is_current is not None and not is_current((newer or base).version.version):
                 base = self._predecessors.load(line.table)
                 met = not base.version.rebased

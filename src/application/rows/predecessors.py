@@ -10,7 +10,8 @@ from typing import TypeVar
 import attrs
 
 from lancekeep.application.concurrency import alongside, is_remote
-from lancekeep.application.rows.append_lines import Line, Predecessor
+from lancekeep.application.rows.append_lines import Predecessor
+from lancekeep.application.rows.handover import Handover
 from lancekeep.application.rows.versions import Versions
 from lancekeep.domain.dataset_files import DATA
 from lancekeep.domain.errors import LancekeepError, Unsupported
@@ -99,13 +100,12 @@ class Predecessors:
 
         return is_current
 
-    def handed(self, line: Line, base: Predecessor) -> Predecessor | None:
+    def committed_by(self, handover: Handover, base: Predecessor) -> Predecessor | None:
         """Return the version that another writer has committed in its turn.
 
-        None if no writer of this process had a turn after ``base``, or committed in it.
+        None if it has committed none after ``base``.
         """
-        handed, line.handed = line.handed, None
-        content = None if handed is None else handed.following()
+        content = handover.following()
         if content is None:
             return None
         version = Appendable.parse(content, base.root.versions_key)
