@@ -24,6 +24,9 @@ from lancekeep.domain.features import FENCE
 _SOURCE = re.compile(r"(,\s*(location:\s*)?\S+\.rs:\d+:\d+)+$")
 """Where in the engine's own sources an error was raised and wrapped, which it puts at the end of its messages."""
 
+_MOST_CHARACTERS = 2000
+"""The most characters of the beginning and of the end of a message; the middle may quote megabytes of the caller."""
+
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 _BEFORE_THE_CAUSE = re.compile(rf"^.*?{_UNKNOWN.pattern}(: [^:]*before retrying)?: ", re.DOTALL)
 
@@ -53,7 +56,7 @@ _LATER_NUMBERS = frozenset(
 _NEVER_WRITTEN = "v1 dictionary field"
 """The engine refuses such a manifest while it encodes it, and calls the outcome of the commit unknown."""
 
-_STORAGE = r"(?=.*(LanceError\(IO\)|Generic \w+ error|HTTP error)).*?"
+_STORAGE = r"\A(?=.*(LanceError\(IO\)|Generic \w+ error|HTTP error)).*?"
 """Only the storage's own faults are meant, not a name in the user's data."""
 
 _MEANINGS: tuple[tuple[re.Pattern[str], type[LancekeepError], str], ...] = tuple(
@@ -136,6 +139,14 @@ _OF_THE_QUERY = ("Invalid user input", "LanceError(Index)")
 """The beginnings of messages about a query, which some calls raise as OSError."""
 
 
+def _text_of(error: Exception) -> str:
+    """Return the message of an error in a length that patterns read quickly."""
+    text = str(error)
+    if len(text) > 2 * _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]} … {text[-_MOST_CHARACTERS:]}"
+    return _SOURCE.sub("", text)
+
+
 def leaves_unknown(error: Exception) -> bool:
     """Return whether the engine could not read the version that it tried to commit.
 
@@ -149,7 +160,7 @@ def query_error(name: str, error: Exception) -> LancekeepError:
 
     ``name`` is the table.
     """
-    text = _SOURCE.sub("", str(error))
+    text = _text_of(error)
     if "LanceError(IO)" in text or (isinstance(error, OSError) and not text.startswith(_OF_THE_QUERY)):
         found = classified(name, error, reading=True)
         return Damaged(str(found)) if isinstance(found, VersionNotFound) else found
@@ -164,7 +175,7 @@ def classified(name: str, error: Exception, *, reading: bool, unasked: bool = Fa
     ``name`` is the table. While ``reading``, the engine got no data of the caller, so invalid data is stored data.
     ``unasked``: the engine has not asked for a version, so what it calls unknown was not committed.
     """
-    text = _SOURCE.sub("", str(error))
+    text = _text_of(error)
     if unasked or _NEVER_WRITTEN in text:
         text = _BEFORE_THE_CAUSE.sub("", text)
     if (unknown := _UNKNOWN.search(text)) is not None:  # the storage manages the version, so there is no token
