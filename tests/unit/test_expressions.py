@@ -16,7 +16,7 @@ from lancekeep import Catalog, ViewDefinition, connect
 from lancekeep.adapters.lance.panics import is_panic
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.expression_growth import FUNCTIONS, growing_functions
-from lancekeep.domain.expressions import MOST_JOINED, MOST_PARTS, require_bounded
+from lancekeep.domain.expressions import MOST_CHARACTERS, MOST_COMMAS, MOST_JOINED, MOST_PARTS, require_bounded
 from lancekeep.ports.rows import MergeRule, Query
 
 LONG = {
@@ -32,12 +32,18 @@ LONG = {
     "open": "(" * 300,
     "comments": "id" + "+1/*OR*/" * 300,
     "escapes": "s" + "||E'\\' OR '" * 300,
+    "quotes in comments": "id /*'*/" + "+1" * 300 + "/*'*/ > 1",
+    "quotes in lines": "id --'\n" + "+1" * 300 + " --'\n > 1",
+    "conditions between comments": "s = /*'*/ s" + " and b" * 300 + "/*'*/",
+    "quoted dollars": "s <> $$'$$" + " and b" * 300 + " and s <> $$'$$",
+    "escaped quotes": "s <> E'\\''" + " and b" * 300 + " and s <> 'x'",
 }
 SHALLOW = {
     "or": " OR ".join(f"(id > {at} AND id < {at + 1})" for at in range(5000)),
     "list": f"id IN ({', '.join(map(str, range(20_000)))})",
     "case": f"CASE {' '.join(f'WHEN id = {at} THEN {at + 1}' for at in range(500))} ELSE 0 END > 7",
     "between": " AND ".join(["id BETWEEN 0 AND 9"] * 500),
+    "marks in texts": "s <> '" + "#1 -- /* $2 */ \\ " * 300 + "'",
     "quoted": f"s = '{'+1 ' * 1000}' OR `{'a ' * 300}` = 1",
 }
 
@@ -187,3 +193,19 @@ def test_a_chain_of_conditions_that_would_end_the_process_is_refused(word: str) 
     require_bounded(f" {word} ".join(["a > 0"] * (MOST_JOINED + 1)))
     with pytest.raises(InvalidInput, match="10,001 AND and OR"):
         require_bounded(f" {word} ".join(["a > 0"] * (MOST_JOINED + 2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a = '" + "x" * MOST_CHARACTERS + "'", "4,194,310 characters; at most 4,194,304"),
+        ("a in (" + "1," * MOST_COMMAS + "1, 2)", "100,001 commas; at most 100,000"),
+    ],
+)
+def test_a_long_expression_is_refused(text: str, found: str) -> None:
+    with pytest.raises(InvalidInput, match=found):
+        require_bounded("a > 0", text)
+
+
+def test_commas_of_texts_are_not_counted() -> None:
+    require_bounded(f"a in ('{',' * 2 * MOST_COMMAS}')")
