@@ -11,6 +11,9 @@ import attrs
 
 T = TypeVar("T")
 
+MISFITS = (TypeError, AttributeError, NameError, ImportError)
+"""Errors of a fault that does not fit the product; they show nothing."""
+
 
 @attrs.frozen
 class Fault(Generic[T]):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from planted.fault import MISFITS
 from planted.faults import FAULTS
-
-_MISFITS = (TypeError, AttributeError, NameError, ImportError)
-"""Errors of a fault that does not fit the product; they show nothing."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -17,7 +15,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     try:
         with fault.planted():
             yield
-    except _MISFITS:
+    except MISFITS:
         raise
     except BaseException as found:  # such as an outcome of pytest
         print(f"{name}: {type(found).__name__}: {str(found)[:200]}")
