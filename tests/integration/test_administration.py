@@ -458,6 +458,7 @@ def test_a_change_after_another_change_needs_the_new_tag(site: Site, path: str) 
         ("grants/remove", {"grant": 6}),
         ("grants/remove", {"grant": 10**30}),
         ("grants/remove", {"grant": "one"}),
+        ("grants/remove", {"grant": True}),
         ("replace", {"toml": ""}),
         ("replace", {"toml": "x"}),
         ("replace", {"toml": "a = " + "[" * 100_000}),

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from lance_namespace_urllib3_client.models.identity import Identity
-from pydantic import BaseModel
+from pydantic import BaseModel, StrictInt
 
 
 class AdministrationRequest(BaseModel):
@@ -28,7 +28,7 @@ class CreateKeyRequest(AdministrationRequest):
 
     name: str
     groups: list[str] | None = None
-    expires_in_seconds: int | None = None
+    expires_in_seconds: StrictInt | None = None
 
 
 class RotateKeyRequest(AdministrationRequest):
@@ -38,14 +38,14 @@ class RotateKeyRequest(AdministrationRequest):
     """
 
     key_id: str
-    overlap_seconds: int | None = None
+    overlap_seconds: StrictInt | None = None
 
 
 class ExpireKeyRequest(AdministrationRequest):
     """The request of ``ExpireKey``, with the time from now on."""
 
     key_id: str
-    expires_in_seconds: int
+    expires_in_seconds: StrictInt
 
 
 class RevokeKeyRequest(AdministrationRequest):
@@ -89,7 +89,7 @@ class AddGrantRequest(AdministrationRequest):
 class RemoveGrantRequest(AdministrationRequest):
     """The request of ``RemoveGrant``: the position of the grant from 1."""
 
-    grant: int
+    grant: StrictInt
     if_match: str | None = None
 
 
