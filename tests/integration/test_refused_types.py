@@ -42,6 +42,10 @@ REFUSED = {
     "union in a struct": pa.StructArray.from_arrays([UNION], ["x"]),
     "union in lists": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), UNION),
     "binary of no bytes in a dictionary": pa.DictionaryArray.from_arrays(NUMBERS.take(pa.array([0, 0])), NOTHING),
+    "dictionary of nulls": pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int32()), pa.nulls(1)),
+    "dictionary of string views": pa.DictionaryArray.from_arrays(
+        pa.array([0, None], pa.int32()), pa.array(["a"], pa.string_view())
+    ),
     "binary of no bytes in an extension": pa.ExtensionArray.from_storage(pa.opaque(NOTHING.type, "a", "b"), NOTHING),
 }
 STORED = {

@@ -44,6 +44,10 @@ _OF_ANY_SIZE: Final = (
 """Types that the engine does not store in lists of a fixed size."""
 
 
+_IN_NO_DICTIONARY: Final = (pa.types.is_null, pa.types.is_dictionary, pa.types.is_string_view, pa.types.is_binary_view)
+"""Types that the engine does not store in dictionaries."""
+
+
 def require_storable(schema: pa.Schema) -> None:
     """Check that the engine can store columns, and read them.
 
@@ -69,6 +73,10 @@ def _obstacle(kind: pa.DataType) -> str | None:
         if any(is_kind(kind.value_type) for is_kind in _OF_ANY_SIZE):
             return f"Lance cannot store {kind.value_type!s:.200} in lists of a fixed size. Use lists of any size."
     if pa.types.is_dictionary(kind):
+        if any(is_kind(kind.value_type) for is_kind in _IN_NO_DICTIONARY):
+            return (
+                f"Lance cannot store dictionaries of {kind.value_type!s:.200}. Use strings or numbers as their values."
+            )
         return _obstacle(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _obstacle(kind.storage_type)
