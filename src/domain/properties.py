@@ -39,8 +39,7 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             rows, `CLUSTER_BY`, `LSM`, `DIGESTS`, `DIRECT_COMMITS`, `MANAGED`, `STABLE_ROW_IDS`, `UNDROP`, or
             `MAINTENANCE_PROPERTIES`), or there are too many.
     """
-    if properties is not None and len(properties) > MOST_PROPERTIES:
-        raise InvalidInput(f"{len(properties)} properties are too many; give at most {MOST_PROPERTIES}")
+    require_bounded_texts("properties", properties or {})
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"properties are text: {key!r} has the value {value!r}")
@@ -64,11 +63,26 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             checked_undrop(value)
         if key in MAINTENANCE_PROPERTIES:
             checked_maintenance(key, value)
-    size = sum(len(key) + len(value) for key, value in (properties or {}).items())
-    if size > MOST_CHARACTERS:
-        raise InvalidInput(f"the properties have {size} characters; give at most {MOST_CHARACTERS}")
     rules_of(properties or {})
     return dict(properties or {})
+
+
+def require_bounded_texts(name: str, *values: Mapping[str, str | None]) -> None:
+    """Check the number and the size of properties or of keys of metadata.
+
+    Args:
+        name: What a caller calls them, for the message.
+        values: The properties or keys of one request.
+
+    Raises:
+        InvalidInput: There are too many, or they are too large.
+    """
+    count = sum(map(len, values))
+    if count > MOST_PROPERTIES:
+        raise InvalidInput(f"{name}: {count:,} keys are too many; give at most {MOST_PROPERTIES:,}")
+    size = sum(len(str(text)) for each in values for pair in each.items() for text in pair if text is not None)
+    if size > MOST_CHARACTERS:
+        raise InvalidInput(f"{name}: {size:,} characters are too many; give at most {MOST_CHARACTERS:,}")
 
 
 def property_changes(values: Mapping[str, str] | None, removed: Iterable[str]) -> dict[str, str | None]:

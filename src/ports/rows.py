@@ -8,7 +8,17 @@ from typing import Any, Protocol
 
 import attrs
 
+from lancekeep.domain.bounds import require_few
 from lancekeep.domain.upserts import Key
+
+
+def _few_vectors(_: object, __: object, vectors: Sequence[Sequence[float]]) -> None:
+    require_few("vector", vectors)
+
+
+def _few_expressions(_: object, __: object, columns: Sequence[str] | Mapping[str, str] | None) -> None:
+    if isinstance(columns, Mapping):
+        require_few("columns", columns)
 
 
 @attrs.frozen
@@ -17,7 +27,8 @@ class VectorSearch:
 
     Attributes:
         column: the path of the vector field.
-        vectors: one query vector, or several for a batch, whose answer has a column ``query_index``.
+        vectors: one query vector, or several for a batch, at most `MOST_ITEMS`, whose answer has a column
+            ``query_index``.
         k: the number of rows of each query vector.
         metric: the distance; None for the distance of the index.
         min_probes: the partitions to search at least.
@@ -29,7 +40,7 @@ class VectorSearch:
     """
 
     column: str
-    vectors: Sequence[Sequence[float]]
+    vectors: Sequence[Sequence[float]] = attrs.field(validator=_few_vectors)
     k: int
     metric: str | None = None
     min_probes: int | None = None
@@ -45,7 +56,8 @@ class Query:
     """A query of one version of a table.
 
     Attributes:
-        columns: the field paths to return, or SQL expressions by their names in the answer; None for all columns.
+        columns: the field paths to return, or SQL expressions by their names in the answer, at most `MOST_ITEMS`; None
+            for all columns.
         condition: the SQL condition of the rows.
         search: the vector search.
         text: the full-text query: a text, or a structured query of the specification as JSON.
@@ -60,7 +72,7 @@ class Query:
         indexed: answer the condition by scalar indexes if there are any.
     """
 
-    columns: Sequence[str] | Mapping[str, str] | None = None
+    columns: Sequence[str] | Mapping[str, str] | None = attrs.field(default=None, validator=_few_expressions)
     condition: str | None = None
     search: VectorSearch | None = None
     text: str | Mapping[str, Any] | None = None

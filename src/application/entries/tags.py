@@ -11,6 +11,7 @@ from lancekeep.application.entries.ledger import Ledger
 from lancekeep.application.entries.places import Places
 from lancekeep.application.entries.tables import Tables
 from lancekeep.application.entries.tag_files import TagFiles
+from lancekeep.domain.bounds import require_short
 from lancekeep.domain.errors import (
     BranchNotFound,
     InvalidInput,
@@ -43,6 +44,7 @@ class Tags:
         Raises:
             TagNotFound: The table has no such tag.
         """
+        _check(name)
         object_id = ObjectId.of(identifier)
         return self._read(object_id, self._root(object_id), name)
 
@@ -66,9 +68,9 @@ class Tags:
             BranchNotFound, VersionNotFound: The branch or the version does not exist.
             InvalidInput: The name is not valid.
         """
+        _check(name)
         object_id = ObjectId.of(identifier)
         root = self._root(object_id)
-        _check(name)
         row = self._version(object_id, root.branch(branch), version, branch)
         now = _now()
         tag = Tag(version, branch, row.size or 0, {"createdAt": now, "updatedAt": now, "metadata": {}})
@@ -89,6 +91,7 @@ class Tags:
         Raises:
             TagNotFound, BranchNotFound, VersionNotFound: The tag, the branch or the version does not exist.
         """
+        _check(name)
         object_id = ObjectId.of(identifier)
         root = self._root(object_id)
         tag = self._read(object_id, root, name)
@@ -108,9 +111,9 @@ class Tags:
         Raises:
             TagNotFound: The table has no such tag.
         """
+        _check(name)
         object_id = ObjectId.of(identifier)
         root = self._root(object_id)
-        _check(name)
         if not self._files.exists(root, name):
             raise _missing(object_id, name)
         # Without rows of their own, versions are found by a hint, which may be stale because of the tag.
@@ -122,7 +125,6 @@ class Tags:
         return self._places.dataset_root(self._tables.find(object_id))
 
     def _read(self, object_id: ObjectId, root: DatasetRoot, name: str) -> Tag:
-        _check(name)
         tag = self._files.get(root, name)
         if tag is None:
             raise _missing(object_id, name)
@@ -146,6 +148,7 @@ def _check(name: str) -> None:
 
     pylance also creates tags with letters outside of ASCII, but cannot list any tag afterwards.
     """
+    require_short("the name of the tag", name)
     wrong = not name or name.startswith(".") or name.endswith((".", ".lock")) or ".." in name
     if wrong or not name.isascii() or not all(each.isalnum() or each in "._-" for each in name):
         raise InvalidInput(

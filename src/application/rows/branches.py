@@ -8,6 +8,7 @@ from typing import Any
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.row_rules import check_stream
 from lancekeep.application.rows.services import WriteService
+from lancekeep.domain.bounds import require_short
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.errors import BranchNotFound, Refused, Unsupported
 from lancekeep.domain.identifiers import Identifier, ObjectId
@@ -44,7 +45,9 @@ class Branches:
         Raises:
             BranchAlreadyExists: The table has the branch.
             BranchNotFound, VersionNotFound: The source does not exist.
+            InvalidInput: The name is not valid.
         """
+        require_short("the name of the branch", name)
         object_id = ObjectId.of(identifier)
         self._writes.with_version(object_id, version, None, source)
         created = self._writes.commit_change(

@@ -16,6 +16,7 @@ from lancekeep.application.rows.table_versions import TableVersions
 from lancekeep.application.rows.upserts import LOST, Upserts
 from lancekeep.application.rows.write_checks import is_stream
 from lancekeep.domain.appends import MOST_BYTES
+from lancekeep.domain.bounds import require_few
 from lancekeep.domain.commit import Changed, Committed
 from lancekeep.domain.errors import (
     ConcurrentModification,
@@ -175,6 +176,7 @@ class TableData:
         Returns:
             The change, and the number of updated rows.
         """
+        require_few("updates", values)
         object_id = self._of_new_rows(identifier, branch)
         counted: list[int] = []
 

@@ -9,8 +9,10 @@ from lancekeep.application.deprecation import warn_of_move
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.services import WriteService
+from lancekeep.domain.bounds import require_few
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.identifiers import Identifier, ObjectId
+from lancekeep.domain.properties import require_bounded_texts
 from lancekeep.ports.table_engine import TableEngine
 from lancekeep.ports.table_structure import ColumnChange, FieldMetadata, Index, IndexStatistics, NewIndex
 
@@ -118,9 +120,11 @@ class TableStructure:
             branch: The branch to change.
 
         Raises:
+            InvalidInput: There are more than `MOST_ITEMS` columns.
             SchemaMismatch: The table has a column of the name, or an expression is invalid.
             Refused: The table is a partition; its columns belong to the namespace.
         """
+        require_few("new_columns", expressions)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.add_columns(dataset, expressions)
@@ -137,9 +141,11 @@ class TableStructure:
             branch: The branch to change.
 
         Raises:
+            InvalidInput: There are more than `MOST_ITEMS` columns.
             SchemaMismatch: The table has a column of the name, or an expression is invalid.
             Refused: The table is a partition; its columns belong to the namespace.
         """
+        require_few("new_columns", expressions)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.declare_columns(dataset, expressions)
@@ -187,6 +193,7 @@ class TableStructure:
             SchemaMismatch: The table has a column of the new name, or its values do not fit the type.
             Refused: The table is a partition; its columns belong to the namespace.
         """
+        require_few("alterations", changes)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.alter_columns(dataset, changes)
@@ -200,6 +207,7 @@ class TableStructure:
             SchemaMismatch: No column would remain.
             Refused: The table is a partition; its columns belong to the namespace.
         """
+        require_few("columns", paths)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.drop_columns(dataset, paths)
@@ -251,6 +259,7 @@ class TableStructure:
         Returns:
             The change, and the whole metadata afterwards.
         """
+        require_bounded_texts("metadata", values)
         object_id = ObjectId.of(identifier)
         found: dict[str, str] = {}
 
@@ -272,6 +281,8 @@ class TableStructure:
         Raises:
             ColumnNotFound: The table has no such field.
         """
+        require_few("updates", changes)
+        require_bounded_texts("metadata", *(change.values for change in changes))
         object_id = ObjectId.of(identifier)
         found: dict[str, Mapping[str, str]] = {}
 

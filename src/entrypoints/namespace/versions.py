@@ -14,6 +14,7 @@ import lance_namespace as api
 from lancekeep.adapters.lance.callbacks import check_staged, page, signed
 from lancekeep.application.rows.versions import NewVersion, raise_unless_committed
 from lancekeep.domain import errors
+from lancekeep.domain.bounds import MOST_TOGETHER, require_few
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
@@ -62,6 +63,7 @@ class VersionOperations(Operations):
 
         Unsupported unless the commit store reserves several versions in one step.
         """
+        require_few("entries", request.entries, MOST_TOGETHER)
         return api.BatchCreateTableVersionsResponse(versions=self._create_versions(request.entries))
 
     @native_operation
@@ -94,6 +96,7 @@ class VersionOperations(Operations):
         self, request: api.BatchDeleteTableVersionsRequest
     ) -> api.BatchDeleteTableVersionsResponse:
         """Delete versions, rows and manifests; the latest version is refused."""
+        require_few("ranges", request.ranges)
         table = self._catalog.find_table(id_of(request))
         root = self._root(table, request.branch)
         latest = self._parts.commits.latest(root)
