@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -200,17 +200,20 @@ class LanceStructure:
         return dataset
 
     def alter_columns(self, dataset: Any, changes: Sequence[ColumnChange]) -> Any:
-        for change in changes:
-            _field(dataset, change.path)
-        require_readable(change.name for change in changes if change.name is not None and _is_top(dataset, change.path))
+        fields, columns = _fields_of(dataset, [change.path for change in changes]), _columns(dataset)
+        require_readable(
+            change.name
+            for field, change in zip(fields, changes, strict=True)
+            if change.name is not None and field.id() in columns
+        )
         with _refusing(SchemaMismatch):
             dataset.alter_columns(*map(_alteration, changes))
         return dataset
 
     def drop_columns(self, dataset: Any, paths: Sequence[str]) -> Any:
-        fields = [_field(dataset, path) for path in paths]
+        fields, columns = _fields_of(dataset, paths), _columns(dataset)
         # The engine drops no column with another name, and reports success.
-        require_readable(field.name for field, path in zip(fields, paths, strict=True) if _is_top(dataset, path))
+        require_readable(field.name() for field in fields if field.id() in columns)
         with _refusing(SchemaMismatch):
             dataset.drop_columns(list(paths))
         return dataset
@@ -227,14 +230,15 @@ class LanceStructure:
 
     def set_field_metadata(self, dataset: Any, changes: Sequence[FieldMetadata]) -> Any:
         updates = {
-            _field_of(dataset, change.path).id(): lance.LanceOperation.UpdateMap(dict(change.values), change.replace)
-            for change in changes
+            field.id(): lance.LanceOperation.UpdateMap(dict(change.values), change.replace)
+            for field, change in zip(_fields_of(dataset, [each.path for each in changes]), changes, strict=True)
         }
         operation = lance.LanceOperation.UpdateConfig(field_metadata_updates=updates)
         return lance.LanceDataset.commit(dataset, lance.Transaction(dataset.version, operation))
 
     def field_metadata(self, dataset: Any, paths: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        found = {path: _field(dataset, path).metadata or {} for path in paths}
+        fields = _fields_of(dataset, paths)
+        found = {path: field.to_arrow().metadata or {} for path, field in zip(paths, fields, strict=True)}
         return {
             path: {key.decode(): value.decode(errors="replace") for key, value in metadata.items()}
             for path, metadata in found.items()
@@ -330,21 +334,24 @@ def _require_index(dataset: Any, name: str) -> None:
 
 
 def _field(dataset: Any, path: str) -> pa.Field:
-    return _field_of(dataset, path).to_arrow()
+    [field] = _fields_of(dataset, [path])
+    return cast(pa.Field, field.to_arrow())
 
 
-def _field_of(dataset: Any, path: str) -> Any:
-    """Return the field of a path as pylance has it. Raises `ColumnNotFound` if there is none."""
-    found = dataset.lance_schema.field(path)
-    if found is None:
+def _fields_of(dataset: Any, paths: Sequence[str]) -> list[Any]:
+    """Return the fields of paths as pylance has them. Raises `ColumnNotFound` if there is none."""
+    schema = dataset.lance_schema  # pylance copies it on each access
+    found = [schema.field(path) for path in paths]
+    missing = next((path for path, field in zip(paths, found, strict=True) if field is None), None)
+    if missing is not None:
         columns = ", ".join(dataset.schema.names)
-        raise ColumnNotFound(f"{_name(dataset)} has no column {path!r}; its columns are {columns}")
+        raise ColumnNotFound(f"{_name(dataset)} has no column {missing!r}; its columns are {columns}")
     return found
 
 
-def _is_top(dataset: Any, path: str) -> bool:
-    """Return whether a path names a column, not a field in one."""
-    return _field_of(dataset, path).id() in {field.id() for field in dataset.lance_schema.fields()}
+def _columns(dataset: Any) -> frozenset[int]:
+    """Return the ids of the fields that are columns, not fields in one."""
+    return frozenset(field.id() for field in dataset.lance_schema.fields())
 
 
 def _paths(fields: Sequence[Any], above: str = "") -> Iterator[tuple[int, str]]:
