@@ -29,6 +29,7 @@ from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.retry import Retry
 from lancekeep.application.rows import waiting_upserts
+from lancekeep.application.rows.table_data import TableData
 from lancekeep.application.rows.table_transactions import TableTransactions
 from lancekeep.application.rows.waiting_upserts import Upsert, UpsertLine
 from lancekeep.composition import Sharing, open_catalog
@@ -571,6 +572,27 @@ def test_first_upserts_of_a_declared_table_and_a_missing_table(tmp_path: Path) -
     answers = race(3, lambda number: upsert(catalog, people(number, 10, by=number)))
     assert sum(counts.inserted for _, counts in answers) == 4
     assert set(rows_of(catalog)) == {0, 1, 2, 10}
+
+
+def test_upsert_merges_into_a_first_version_that_another_writer_has_just_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = connect(tmp_path)
+    catalog.declare_table("t")
+    change = TableData._change
+
+    def change_late(data: TableData, *given: Any, **more: Any) -> Any:
+        try:
+            return change(data, *given, **more)
+        except lancekeep.VersionNotFound:
+            monkeypatch.undo()
+            catalog.write("t", people(1), "overwrite")
+            raise
+
+    monkeypatch.setattr(TableData, "_change", change_late)
+    _, counts = upsert(catalog, people(1, 2, by=7))
+    assert (counts.inserted, counts.updated) == (1, 1)
+    assert rows_of(catalog) == {1: 7, 2: 7}
 
 
 def test_interrupt_while_a_committer_starts_blocks_no_later_upsert(

@@ -151,9 +151,13 @@ class TableData:
                 admits=lambda dataset, version: self._engine.rows.keeps_apart(dataset, version, source, rule),
                 checks=lambda dataset, rules: check_stream(source.stream(), rules),
             )
-        except VersionNotFound:
-            if branch is not None or self._tables.describe(object_id).version is not None:
+        except VersionNotFound as error:
+            if branch is not None:
                 raise
+            if self._tables.describe(object_id).version is not None:
+                raise ConcurrentModification(
+                    f"{object_id}: another writer has just written the first version; nothing was committed"
+                ) from error
             return self._write_first(object_id, source.stream()), MergeCounts(source.rows, 0, 0)
         return change, counted[0]
 
