@@ -16,6 +16,9 @@ MOST_ITEMS = 10_000
 MOST_TOGETHER = 1000
 """The most versions or entries of the catalog that one call commits together."""
 
+LONGEST_NAME = 4096
+"""The longest name of a column or index in bytes. Every later manifest of the table keeps it."""
+
 
 def require_few(name: str, items: Sized, most: int = MOST_ITEMS) -> None:
     """Check the length of a list or mapping.
@@ -32,12 +35,17 @@ def require_few(name: str, items: Sized, most: int = MOST_ITEMS) -> None:
         raise InvalidInput(f"{name} has {len(items):,} entries; at most {most:,} are allowed. Use several calls")
 
 
-def require_short(name: str, text: str) -> None:
-    """Check that the name of a tag or branch is as short as an identifier.
+def require_short(name: str, text: str, most: int = LONGEST) -> None:
+    """Check the length of a name.
+
+    Args:
+        name: What it names, for the message.
+        text: The name.
+        most: Its largest size in bytes, by default the size of an identifier.
 
     Raises:
         InvalidInput: It is longer.
     """
     size = len(text.encode(errors="replace"))
-    if size > LONGEST:
-        raise InvalidInput(f"{name} {text[:60]!r}… has {size:,} bytes; at most {LONGEST} are allowed")
+    if size > most:
+        raise InvalidInput(f"{name} {text[:60]!r}… has {size:,} bytes; at most {most:,} are allowed")

@@ -10,13 +10,14 @@ import pytest
 from starlette.testclient import TestClient
 
 import lancekeep
-from lancekeep.domain.bounds import MOST_ITEMS, MOST_TOGETHER
+from lancekeep.domain.bounds import LONGEST_NAME, MOST_ITEMS, MOST_TOGETHER
 from lancekeep.domain.identifiers import LONGEST
 from lancekeep.domain.properties import MOST_CHARACTERS, MOST_PROPERTIES
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.settings import ServerSettings
 
+LONG_NAME = "x" * (LONGEST_NAME + 1)
 LONG, MANY, TOGETHER = "x" * (LONGEST + 1), MOST_ITEMS + 1, MOST_TOGETHER + 1
 VERSION = {"id": ["t"], "version": 2, "manifest_path": "x", "naming_scheme": "V2"}
 KEYS = {str(number): "" for number in range(MOST_PROPERTIES + 1)}
@@ -99,6 +100,24 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "read tag": ("get_table_tag_version", "t/tags/version", {"tag": LONG}, "has 247 bytes; at most 246"),
     "removed tag": ("delete_table_tag", "t/tags/delete", {"tag": LONG}, "has 247 bytes; at most 246"),
     "new branch": ("create_table_branch", "t/branches/create", {"name": LONG}, "has 247 bytes; at most 246"),
+    "new index": (
+        "create_table_scalar_index",
+        "t/create_scalar_index",
+        {"column": "id", "index_type": "BTREE", "name": LONG_NAME},
+        "has 4,097 bytes; at most 4,096",
+    ),
+    "new column": (
+        "alter_table_add_columns",
+        "t/add_columns",
+        {"new_columns": [{"name": LONG_NAME, "expression": "1"}]},
+        "has 4,097 bytes; at most 4,096",
+    ),
+    "renamed column": (
+        "alter_table_alter_columns",
+        "t/alter_columns",
+        {"alterations": [{"path": "id", "rename": LONG_NAME}]},
+        "has 4,097 bytes; at most 4,096",
+    ),
     "versions": (
         "batch_create_table_versions",
         "version/batch-create",

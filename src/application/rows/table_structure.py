@@ -9,7 +9,7 @@ from lancekeep.application.deprecation import warn_of_move
 from lancekeep.application.rows.branches import Branches
 from lancekeep.application.rows.changes import change_table
 from lancekeep.application.rows.services import WriteService
-from lancekeep.domain.bounds import require_few
+from lancekeep.domain.bounds import LONGEST_NAME, require_few, require_short
 from lancekeep.domain.commit import Changed
 from lancekeep.domain.identifiers import Identifier, ObjectId
 from lancekeep.domain.properties import require_bounded_texts
@@ -57,6 +57,7 @@ class TableStructure:
             IndexAlreadyExists: The table has an index of the name.
             InvalidInput: The type of the index does not fit the field, or a parameter is invalid.
         """
+        require_short("the name of the index", index.name or "", LONGEST_NAME)
         object_id = ObjectId.of(identifier)
         return self._change(
             object_id, branch, lambda dataset: self._engine.structure.create_index(dataset, index), indexes=True
@@ -124,7 +125,7 @@ class TableStructure:
             SchemaMismatch: The table has a column of the name, or an expression is invalid.
             Refused: The table is a partition; its columns belong to the namespace.
         """
-        require_few("new_columns", expressions)
+        _require_columns(expressions)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.add_columns(dataset, expressions)
@@ -145,7 +146,7 @@ class TableStructure:
             SchemaMismatch: The table has a column of the name, or an expression is invalid.
             Refused: The table is a partition; its columns belong to the namespace.
         """
-        require_few("new_columns", expressions)
+        _require_columns(expressions)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.declare_columns(dataset, expressions)
@@ -194,6 +195,8 @@ class TableStructure:
             Refused: The table is a partition; its columns belong to the namespace.
         """
         require_few("alterations", changes)
+        for change in changes:
+            require_short("the name of the column", change.name or "", LONGEST_NAME)
         object_id = ObjectId.of(identifier)
         return self._change_columns(
             object_id, branch, lambda dataset: self._engine.structure.alter_columns(dataset, changes)
@@ -306,3 +309,10 @@ class TableStructure:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             warn_of_move(f"structure.{name}", f"Catalog.branches.{_OF_BRANCHES[name]}")
             return getattr(Branches(self._writes, self._engine), _OF_BRANCHES[name])
+
+
+def _require_columns(expressions: Mapping[str, str]) -> None:
+    """Check the number of new columns, and their names."""
+    require_few("new_columns", expressions)
+    for name in expressions:
+        require_short("the name of the column", name, LONGEST_NAME)
