@@ -51,6 +51,7 @@ class Meeting:
     catalog: lancekeep.Catalog
     outcomes: list[tuple[str, bool]] = attrs.field(factory=list)
     fails: bool = False
+    turns: list[handover.Handover] = attrs.field(factory=list)
     _at_commit: threading.Event = attrs.field(factory=threading.Event)
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
@@ -62,7 +63,8 @@ class Meeting:
         self._at_commit.set()
         for _ in range(10_000):
             line = self.line()
-            if line.waiting and any(each.is_ready for each in line.asking):
+            self.turns = [each for each in line.asking if each.is_ready]
+            if line.waiting and self.turns:
                 return
             threading.Event().wait(0.001)
 
@@ -138,5 +140,6 @@ def test_a_change_that_fails_in_its_turn_lets_the_appends_continue(meeting: Meet
     meeting.fails = True
     first, change, second = meeting.run(delete)
     assert isinstance(change, StoreUnavailable)
+    assert [turn._ended.is_set() for turn in meeting.turns] == [True]
     assert (first, second) == (4, 5)
     assert rows_of(meeting.catalog) == Counter(range(6))
