@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -397,14 +398,14 @@ def entry_of_table(view: CatalogView, object_id: ObjectId) -> ManifestEntry:
 
 def require_distinct(ids: Sequence[ObjectId]) -> None:
     """Raise `InvalidInput` if one change names a table twice."""
-    twice = next((object_id for object_id in ids if ids.count(object_id) > 1), None) if len(ids) > 1 else None
-    if twice is not None:
-        raise InvalidInput(f"{twice} is named twice; one change declares or removes a table once")
+    for object_id, times in Counter(ids).items():
+        if times > 1:
+            raise InvalidInput(f"{object_id} is named twice; one change declares or removes a table once")
 
 
 def require_apart(locations: Sequence[str]) -> None:
     """Raise `InvalidInput` if a directory is, or contains, another directory."""
     above = {part for location in locations for part in ancestors(location.rpartition("/")[0])}
-    for location in locations:
-        if location in above or locations.count(location) > 1:
+    for location, times in Counter(locations).items():
+        if location in above or times > 1:
             raise InvalidInput(f"the location {location!r} overlaps the location of another table of the same change")

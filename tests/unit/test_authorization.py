@@ -12,11 +12,14 @@ from click.testing import CliRunner
 
 import lancekeep
 from lancekeep.adapters.authorization.policy_file import PolicyFile, read_policy
+from lancekeep.adapters.rest.routes import DescribeTablesRequest
 from lancekeep.domain.authorization import EVERYONE, Decision, Grant, Policy, Principal
+from lancekeep.domain.bounds import MOST_TOGETHER
 from lancekeep.domain.errors import InvalidInput
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.rights import ROLES, Permission, Right, permission_of
 from lancekeep.entrypoints.cli import lancekeep as command
+from lancekeep.entrypoints.namespace.extensions import MOST_TABLES
 from lancekeep.entrypoints.rest.security.permissions import Kind, Need, needs
 
 ADA = Principal("key:ada", frozenset({"engineers"}))
@@ -224,6 +227,19 @@ def test_a_batch_needs_the_permissions_of_every_member() -> None:
         ROOT,
     ]
     assert needs("batch_commit_tables", api.BatchCommitTablesRequest(operations=[])) == [ROOT]
+
+
+def test_a_batch_that_is_too_long_is_refused_before_its_members_are_looked_at() -> None:
+    versions = api.BatchCreateTableVersionsRequest.model_construct(entries=[None] * (MOST_TOGETHER + 1))
+    operations = api.BatchCommitTablesRequest.model_construct(operations=[None] * (MOST_TOGETHER + 1))
+    tables = DescribeTablesRequest.model_construct(ids=[None] * (MOST_TABLES + 1))
+    for operation, batch, message in (
+        ("batch_create_table_versions", versions, "entries has 1,001 entries"),
+        ("batch_commit_tables", operations, "operations has 1,001 entries"),
+        ("describe_tables", tables, "ids has 101 tables"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            needs(operation, batch)
 
 
 def test_a_view_needs_its_source() -> None:

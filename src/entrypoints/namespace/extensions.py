@@ -165,14 +165,23 @@ def each_described(
         describe: Returns the ``response`` or the ``error`` of one table.
 
     Raises:
+        InvalidInput: As `described_ids`.
+    """
+    shared = {name: getattr(request, name) for name in DescribeTablesRequest.model_fields if name != "ids"}
+    results = [{"id": each, **describe(api.DescribeTableRequest(id=each, **shared))} for each in described_ids(request)]
+    return {"results": results}
+
+
+def described_ids(request: DescribeTablesRequest) -> Sequence[Any]:
+    """Return the identifiers of the tables that `describe_tables` describes.
+
+    Raises:
         InvalidInput: The request names no table, or too many.
     """
     ids = request.ids or []
     if not 1 <= len(ids) <= MOST_TABLES:
         raise InvalidInput(f"ids has {len(ids)} tables; give 1 to {MOST_TABLES}, each as a list of names")
-    shared = {name: getattr(request, name) for name in DescribeTablesRequest.model_fields if name != "ids"}
-    results = [{"id": each, **describe(api.DescribeTableRequest(id=each, **shared))} for each in ids]
-    return {"results": results}
+    return ids
 
 
 def undrop_target(request: UndropRequest) -> ObjectId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import lance_namespace as api
 
 from lancekeep.adapters.lance.callbacks import CallbackNamespace
 from lancekeep.application.catalog import Catalog, directory_of
+from lancekeep.domain.bounds import MOST_TOGETHER, require_few
 from lancekeep.domain.dropped import checked_undrop
 from lancekeep.domain.errors import BranchNotFound, InvalidInput, VersionNotFound
 from lancekeep.domain.identifiers import ObjectId
@@ -80,6 +82,21 @@ class Operations(api.LanceNamespace):
 def id_of(request: Any) -> ObjectId:
     """Return the identifier in a request."""
     return ObjectId.of(request.id)
+
+
+def members_of(request: Any, field: str) -> Sequence[Any]:
+    """Return the members of a batch.
+
+    Args:
+        request: The batch.
+        field: Its field, ``entries`` or ``operations``.
+
+    Raises:
+        InvalidInput: They are more than `MOST_TOGETHER`.
+    """
+    members: Sequence[Any] = getattr(request, field)
+    require_few(field, members, MOST_TOGETHER)
+    return members
 
 
 def keep_of(request: Any) -> timedelta | None:

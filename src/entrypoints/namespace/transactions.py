@@ -10,10 +10,9 @@ import lance_namespace as api
 from lancekeep.application.catalog import services_of
 from lancekeep.application.entries.tables import Declaration
 from lancekeep.application.rows.transaction_records import STATUSES, SUCCEEDED, TransactionRecord
-from lancekeep.domain.bounds import MOST_TOGETHER, require_few
 from lancekeep.domain.errors import InvalidInput, Unsupported
 from lancekeep.entrypoints.namespace.boundary import operation
-from lancekeep.entrypoints.namespace.operations import choice, id_of
+from lancekeep.entrypoints.namespace.operations import choice, id_of, members_of
 from lancekeep.entrypoints.namespace.tables import TableOperations
 from lancekeep.entrypoints.namespace.versions import VersionOperations
 
@@ -40,8 +39,7 @@ class TransactionOperations(TableOperations, VersionOperations):
         A batch is either new versions of several tables, which the commit store reserves in one step, or declarations
         and deregistrations, which are one change of the catalog, or a single operation of any kind.
         """
-        require_few("operations", request.operations, MOST_TOGETHER)
-        chosen = [_only(each) for each in request.operations]
+        chosen = [_only(each) for each in members_of(request, "operations")]
         kinds = {kind for kind, _ in chosen}
         if not chosen:
             raise InvalidInput("the batch has no operation; give at least one")

@@ -14,12 +14,12 @@ import lance_namespace as api
 from lancekeep.adapters.lance.callbacks import check_staged, page, signed
 from lancekeep.application.rows.versions import NewVersion, raise_unless_committed
 from lancekeep.domain import errors
-from lancekeep.domain.bounds import MOST_TOGETHER, require_few
+from lancekeep.domain.bounds import require_few
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.entrypoints.namespace.boundary import native_operation, version_operation
-from lancekeep.entrypoints.namespace.operations import Operations, id_of
+from lancekeep.entrypoints.namespace.operations import Operations, id_of, members_of
 
 
 class DescribedVersion(api.DescribeTableVersionResponse):
@@ -63,8 +63,7 @@ class VersionOperations(Operations):
 
         Unsupported unless the commit store reserves several versions in one step.
         """
-        require_few("entries", request.entries, MOST_TOGETHER)
-        return api.BatchCreateTableVersionsResponse(versions=self._create_versions(request.entries))
+        return api.BatchCreateTableVersionsResponse(versions=self._create_versions(members_of(request, "entries")))
 
     @native_operation
     def describe_table_version(self, request: api.DescribeTableVersionRequest) -> api.DescribeTableVersionResponse:

@@ -32,8 +32,8 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.manifest_entry import OWN_PROPERTIES
 from lancekeep.domain.rights import OF_ADMINS, RIGHT_OF, Permission, Right, name_of, permission_of
 from lancekeep.entrypoints.namespace.boundary import context_value
-from lancekeep.entrypoints.namespace.extensions import undrop_target
-from lancekeep.entrypoints.namespace.operations import KEEP, choice, namespace_mode
+from lancekeep.entrypoints.namespace.extensions import described_ids, undrop_target
+from lancekeep.entrypoints.namespace.operations import KEEP, choice, members_of, namespace_mode
 
 
 class Kind(Enum):
@@ -113,8 +113,8 @@ def needs(operation: str, request: Any) -> list[Need]:
         request: Its request model.
 
     Raises:
-        InvalidInput: An identifier or a mode in the request is not valid, or the source of a view cannot be
-            understood.
+        InvalidInput: An identifier or a mode in the request is not valid, a batch is too long, or the source of a view
+            cannot be understood.
     """
     whole = _WHOLE.get(operation)
     if whole is not None:
@@ -299,7 +299,8 @@ _MORE: Mapping[str, Callable[[Any], list[Need]]] = {
 
 
 def _versions(request: Any) -> list[Need]:
-    return [each for entry in request.entries for each in needs("create_table_version", entry)] or [_WHOLE_CATALOG]
+    entries = members_of(request, "entries")
+    return [each for entry in entries for each in needs("create_table_version", entry)] or [_WHOLE_CATALOG]
 
 
 _MEMBERS = {
@@ -313,7 +314,7 @@ _MEMBERS = {
 
 def _batch(request: Any) -> list[Need]:
     found: list[Need] = []
-    for member in request.operations:
+    for member in members_of(request, "operations"):
         for field in type(member).model_fields:
             inner = getattr(member, field)
             if inner is not None:
@@ -329,7 +330,7 @@ def _of_catalog(operation: str) -> Callable[[Any], list[Need]]:
 def _descriptions(request: Any) -> list[Need]:
     """Return what the valid members of a batch need: each member is described, or refused, on its own."""
     found: list[Need] = []
-    for names in request.ids or []:
+    for names in described_ids(request):
         with suppress(InvalidInput):
             found += plain_needs("describe_table", ObjectId.of(names))
     return found or [_WHOLE_CATALOG]
