@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
-from lance_namespace_urllib3_client import models as responses
+import lance_namespace_urllib3_client.models as responses
 from lance_namespace_urllib3_client.models.error_response import ErrorResponse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
