@@ -205,7 +205,8 @@ class Appendable:
         sections = [] if self._indexes is None else [self._indexes]
         content = file_of(head + tail.SerializeToString(), *sections, transaction.content)
         frame = attrs.evolve(self._frame, next_row_id=tail.next_row_id)
-        built = approve_append(name, version, transaction.name, content, decoded(Fragment, fragment), frame)
+        built = Approved(version, transaction.name, content, self.transaction)
+        built = approve_append(name, built, decoded(Fragment, fragment), frame)
         return attrs.evolve(
             self,
             version=version,

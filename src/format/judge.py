@@ -45,11 +45,13 @@ class Approved:
         number: its number.
         transaction: the name of its transaction file.
         content: its manifest file.
+        follows: the name of the transaction file of the version that it follows.
     """
 
     number: int
     transaction: str
     content: bytes = attrs.field(repr=False)
+    follows: str
 
 
 def approve(name: str, after: TableVersion, before: TableVersion, facts: Facts | None = None) -> Approved:
@@ -70,7 +72,7 @@ def approve(name: str, after: TableVersion, before: TableVersion, facts: Facts |
         content = after.serialize()
     except ValueError as error:
         raise CommitRefused(f"{name}: the new version does not fit into the table format: {error}") from error
-    return Approved(after.manifest.version, after.manifest.transaction_file, content)
+    return _approved(after, content, before)
 
 
 def approve_file(name: str, content: bytes, before: bytes) -> Approved:
@@ -81,26 +83,28 @@ def approve_file(name: str, content: bytes, before: bytes) -> Approved:
         content: its manifest file.
         before: the manifest file of the version that it follows.
     """
-    after = TableVersion.parse(content, name)
-    refuse(name, problems(after, TableVersion.parse(before, name)))
-    return Approved(after.manifest.version, after.manifest.transaction_file, content)
+    after, previous = TableVersion.parse(content, name), TableVersion.parse(before, name)
+    refuse(name, problems(after, previous))
+    return _approved(after, content, previous)
 
 
-def approve_append(name: str, number: int, transaction: str, content: bytes, new: Fragment, frame: Frame) -> Approved:
+def _approved(after: TableVersion, content: bytes, before: TableVersion) -> Approved:
+    return Approved(after.manifest.version, after.manifest.transaction_file, content, before.manifest.transaction_file)
+
+
+def approve_append(name: str, built: Approved, new: Fragment, frame: Frame) -> Approved:
     """Return the version of an append to publish, as `approve`.
 
     The rest of the version equals the version before, and is not judged again.
 
     Args:
         name: the table, for messages.
-        number: the version.
-        transaction: the name of its transaction file.
-        content: its manifest file.
+        built: the version, if there is no problem.
         new: its new fragment.
         frame: the version, as fragments need it.
     """
     refuse(name, [*problem_of_id(new, MOST_ID), *problems_of_fragment(new, frame, {})])
-    return Approved(number, transaction, content)
+    return built
 
 
 def refuse(name: str, found: Sequence[Problem]) -> None:

@@ -69,13 +69,13 @@ class Meeting:
             threading.Event().wait(0.001)
 
     def committing(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def commit_built(versions: Versions, table: Table, built: Any, **more: Any) -> Any:
+        def commit_built(versions: Versions, table: Table, *built: Any, **more: Any) -> Any:
             is_change = threading.current_thread().name == "change"
             if not is_change and not self._at_commit.is_set():
                 self.hold()
             if is_change and self.fails:
                 raise StoreUnavailable("the store is away")
-            outcome, found = real(versions, table, built, **more)
+            outcome, found = real(versions, table, *built, **more)
             with self._lock:
                 self.outcomes.append(("change" if is_change else "append", isinstance(outcome, Conflict)))
             return outcome, found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import lance
@@ -16,9 +17,11 @@ from faults import READS, outcomes_beside
 
 import lancekeep
 from lancekeep.application.catalog import directory_of
-from lancekeep.application.rows import appends, direct_upserts, table_transactions
+from lancekeep.application.rows import appends, direct_upserts, handover, table_transactions
 from lancekeep.application.rows.idempotency import Answer, Attempt
+from lancekeep.domain import operations
 from lancekeep.domain.idempotency import RequestKey
+from lancekeep.domain.manifest import DataFile, Fragment
 from lancekeep.ports.rows import MergeRule
 from lancekeep.ports.table_structure import ColumnChange, FieldMetadata, NewIndex
 
@@ -110,9 +113,21 @@ def rewritten(catalog: Catalog) -> Callable[[], object]:
     return lambda: catalog.upkeep.commit_compaction("t", found)
 
 
-def upsert(catalog: Catalog, *, delete: bool = False) -> object:
+def transaction(catalog: Catalog) -> Callable[[], object]:
+    """Prepare a transaction that adds a fragment, and does not name the version that it read."""
+    dataset = catalog.open("t")
+    [new] = lance.fragment.write_fragments(rows(LATE, 7), dataset)
+    [file] = new.files
+    data = DataFile(
+        file.path, tuple(file.fields), tuple(file.column_indices), file.file_major_version, file.file_minor_version
+    )
+    append = operations.Append((Fragment(files=(data,), physical_rows=1),))
+    return lambda: catalog.commit("t", operations.Transaction(dataset.version, str(uuid4()), operation=append))
+
+
+def upsert(catalog: Catalog, *, update: bool = True, delete: bool = False) -> object:
     """Upsert rows; with ``delete``, which deletes nothing here, only the engine can."""
-    rule = MergeRule(["a"], update=True, insert=True, delete=delete, delete_if="a = 1000" if delete else None)
+    rule = MergeRule(["a"], update=update, insert=True, delete=delete, delete_if="a = 1000" if delete else None)
     return catalog.data.merge("t", rows(LATE, 2, 7).to_reader(), rule)
 
 
@@ -160,6 +175,7 @@ OPERATIONS: dict[str, tuple[Begin, Callable[[Rows], Rows]]] = {
     "append a stream": (plain(lambda c: c.write("t", rows(LATE, 7).to_reader(), "append")), appended),
     "keyed append": (plain(keyed_append), appended),
     "commit fragments": (fragments, appended),
+    "commit a transaction": (transaction, appended),
     "overwrite": (plain(lambda c: c.write("t", rows(LATE, 7), "overwrite")), lambda _: [(7, LATE)]),
     "delete": (plain(lambda c: c.data.delete("t", "a = 1")), lambda found: [row for row in found if row[0] != 1]),
     "delete a fragment": (
@@ -169,6 +185,7 @@ OPERATIONS: dict[str, tuple[Begin, Callable[[Rows], Rows]]] = {
     "first upsert": (plain(upsert), upserted),
     "upsert": (prepared(lambda c: c.data.merge("t", rows(OLD, 2).to_reader(), MergeRule(["a"], update=True)), upsert),
         upserted),
+    "insert what is new": (plain(partial(upsert, update=False)), appended),
     "merge": (plain(partial(upsert, delete=True)), upserted),
     "compact": (plain(lambda c: c.upkeep.compact("t")), unchanged),
     "compact with an index": (prepared(index, lambda c: c.upkeep.compact("t")), unchanged),
@@ -280,3 +297,70 @@ def test_operation_on_a_recreated_table_changes_the_new_table_or_nothing(
         except Exception as error:
             raise AssertionError(f"recreated before call {count}, {method}: {outcome!r}") from error
     assert count or (place, operation) == ("conditional-put", "transaction")  # which is refused at once
+
+
+TURNS = [(place, *numbers) for place in ("conditional-put", "sqlite") for numbers in ((2, 1), (2, 2), (2, 3), (4, 1))]
+"""Places, numbers of versions of the new table, and numbers of appends of this process to it."""
+BY_TURNS = (
+    "delete", "delete a fragment", "update", "first upsert", "upsert", "compact", "commit a compaction",
+    "commit a transaction"
+)  # fmt: skip
+"""Operations that wait for a turn between two groups of appends."""
+
+
+def outcome_beside(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], meddle: Callable[[], object]) -> object:
+    """Return the result of an operation or its error; ``meddle`` is called when it begins to wait for its turn."""
+    real, meddled = handover.Handover.wait, list[object]()
+
+    def wait(turn: handover.Handover, *latest: Any) -> Any:
+        if not meddled:
+            meddled.append(meddle())
+        return real(turn, *latest)
+
+    outcome: object
+    with monkeypatch.context() as patch:
+        patch.setattr(handover.Handover, "wait", wait)
+        try:
+            outcome = act()
+        except Exception as error:
+            outcome = error
+    assert meddled
+    return outcome
+
+
+@pytest.mark.parametrize(("place", "versions", "appended"), TURNS)
+@pytest.mark.parametrize("operation", BY_TURNS)
+def test_table_is_recreated_while_an_operation_waits_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, operation: str, versions: int, appended: int
+) -> None:
+    catalog, other = (connect(tmp_path / "c", place) for _ in range(2))
+    fill(catalog, OLD, 3)
+    begin, change = OPERATIONS[operation]
+    act = begin(catalog)
+
+    def recreate() -> None:
+        other.drop_table("t")
+        fill(other, NEW, versions)
+        for number in range(appended):
+            catalog.write("t", rows(NEW, 50 + number), "append")
+
+    outcome = outcome_beside(monkeypatch, act, recreate)
+    before = [*((each, NEW) for each in (1, 2, 3)), *((10 * version, NEW) for version in range(1, versions))]
+    before = sorted([*before, *((50 + number, NEW) for number in range(appended))])
+    require_new_table(catalog, outcome, before, change(before))
+
+
+def test_appends_do_not_follow_the_version_of_a_renamed_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = (connect(tmp_path / "c", "hashed") for _ in range(2))
+    fill(catalog, OLD, 3)
+
+    def replace() -> None:
+        other.rename_table("t", "u")
+        fill(other, NEW, 2)
+        catalog.write("t", rows(NEW, 50), "append")
+
+    outcome_beside(monkeypatch, lambda: catalog.data.delete("t", "a = 1"), replace)
+    before = [(1, NEW), (2, NEW), (3, NEW), (10, NEW), (50, NEW)]
+    require_new_table(catalog, None, before, before)
+    found = lance.dataset(catalog.describe_table("u").uri).to_table()["a"].to_pylist()
+    assert sorted(found) in ([1, 2, 3, 10, 20], [2, 3, 10, 20])

@@ -122,7 +122,7 @@ def _repeatable(seed: int) -> Iterator[None]:
 
 def _manifest(version: int, tag: str, fragments: Sequence[Fragment] = ()) -> bytes:
     """Return a manifest that no other commit writes."""
-    return TableVersion(Manifest(version=version, tag=tag, fragments=fragments)).serialize()
+    return TableVersion(Manifest(version=version, tag=tag, transaction_file=tag, fragments=fragments)).serialize()
 
 
 def _inline(act: Callable[[], object]) -> None:
@@ -391,7 +391,7 @@ class Actor:
             operation.location = table.location
             latest = directory_of(catalog).commits.latest(root)
             version = latest.version + 1 if latest else 1
-            kept = self._fragments(latest.path) if latest and self._world.setting.appends else ()
+            kept = self._manifest_at(latest.path).fragments if latest and self._world.setting.appends else ()
             operation.key = root.manifest_key(version, NamingScheme.V2)
             operation.content = _manifest(version, f"{operation.key} {process.name} {self._unique()}", kept)
             operation.arguments["version"] = version
@@ -408,13 +408,13 @@ class Actor:
 
         self._run(operation, commit)
 
-    def _fragments(self, path: str) -> Sequence[Fragment]:
-        """Return the fragments of a version, which the next version keeps."""
+    def _manifest_at(self, path: str) -> Manifest:
+        """Return the manifest of a version, whose fragments the next version keeps."""
         try:
             content = directory_of(self._catalog).places.objects.get(path)
         except ObjectNotFound as error:
             raise ConcurrentModification(f"{path} was removed since") from error
-        return TableVersion.parse(content, path).manifest.fragments
+        return TableVersion.parse(content, path).manifest
 
     def _append(self, name: str = "") -> None:
         """Append as the catalog does: write a data file, build the next manifest, commit it."""
@@ -423,20 +423,22 @@ class Actor:
 
         def append() -> Any:
             own = directory_of(catalog)
+            since = own.versions.recent()
             table = catalog.find_table(operation.name)
             root = own.places.dataset_root(table)
             operation.location = table.location
             latest = own.commits.latest(root)
             if latest is None:
                 raise ConcurrentModification("nothing to append to")
-            kept = self._fragments(latest.path)
+            kept = self._manifest_at(latest.path)
             version, name = latest.version + 1, data_file_name(self._random.randbytes(16))
             own.places.objects.put(f"{root.key}/{DATA}/{name}", b"rows")
             operation.key = root.manifest_key(version, NamingScheme.V2)
             fragment = Fragment(version, (DataFile(name),), physical_rows=1)
-            operation.content = _manifest(version, f"{operation.key} {name}", (*kept, fragment))
+            operation.content = _manifest(version, f"{operation.key} {name}", (*kept.fragments, fragment))
             operation.arguments["version"] = version
-            outcome, _ = own.versions.commit_built(table, Approved(version, "", operation.content))
+            built = Approved(version, "", operation.content, kept.transaction_file)
+            outcome, _ = own.versions.commit_built(table, built, since)
             if isinstance(outcome, Unknown):
                 operation.token = outcome.token
                 self._unknown.append(operation)

@@ -526,7 +526,8 @@ def test_manifest_with_a_v1_name_gets_a_v2_name_in_a_table_of_v2_names(world: Wo
     if knows:  # the process read the table while it had V1 names
         assert commits.latest(world.root) is not None
     other = world.commits()
-    built, _ = other.commit_built(world.root, Approved(3, "", b"switch LANC"), check=unchecked, scheme=NamingScheme.V2)
+    approved = Approved(3, "", b"switch LANC", "")
+    built, _ = other.commit_built(world.root, approved, check=unchecked, scheme=NamingScheme.V2)
     assert isinstance(built, Committed)
     stale = f"{world.root.manifest_key(3, NamingScheme.V1)}-0b1d3"
     world.objects.put(stale, b"manifest LANC")

@@ -163,39 +163,47 @@ class Lineage:
         manifest = self._manifest(root, row.path, row.version)
         return None if manifest is None else Base(row.version, manifest.transaction)
 
-    def keeps_files(self, root: DatasetRoot, row: VersionRow) -> bool:
-        """Return whether the first data file of a version exists.
+    def keeps_files(self, root: DatasetRoot, row: VersionRow, transaction: str | None = None) -> bool:
+        """Return whether a version still exists.
 
-        Returns:
-            True also if the version has no data file of its own.
+        Its first data file proves it: a drop removes the file, and no other table has a file of this name. Without such
+        a file, the manifest is read again.
+
+        Args:
+            root: The history.
+            row: The version.
+            transaction: Its transaction file, if the caller has read the version. Without, a version whose manifest
+                does not exist is not a version that lacks its files.
         """
         manifest = self._manifest(root, row.path, row.version)
-        file = None if manifest is None else manifest.first_file()
-        return file is None or self._has(root, file)
+        if manifest is None:
+            return transaction is None
+        if transaction not in (None, manifest.transaction):
+            return False
+        file = manifest.first_file()
+        if file is not None:
+            return self._has(root, file)
+        self.forget()
+        again = self._manifest(root, row.path, row.version)
+        return again is not None and again.transaction == manifest.transaction
 
-    def require_predecessor(self, root: DatasetRoot, staged: StagedManifest) -> None:
-        """Check that the version before a staged manifest still exists.
+    def require_predecessor(self, root: DatasetRoot, staged: StagedManifest, transaction: str) -> None:
+        """Check that the version that a staged manifest follows still exists.
 
         Then the manifest lies in the directory of the table that it changes, and a later drop of the table removes it:
-        a table that is created there cannot get it. `require` has compared the two.
+        a table that is created there cannot get it.
 
-        The first data file of the version proves it: a drop removes the file, and no other table has a file of this
-        name. Without such a file, the manifest is read again.
+        Args:
+            root: The history.
+            staged: The staged manifest.
+            transaction: The transaction file of the version that it follows.
 
         Raises:
             CommitRefused: The table was dropped, and perhaps created again. The staged manifest was removed.
         """
-        previous = self.before(root, staged)
-        if previous is None:
+        if self.before(root, staged) is None:
             return
-        file = previous.first_file()
-        if file is None:
-            self.forget()
-            again = self.before(root, staged)
-            is_there = again is not None and again.transaction == previous.transaction
-        else:
-            is_there = self._has(root, file)
-        if not is_there:
+        if not self.keeps_files(root, attrs.evolve(staged.row, version=staged.version - 1), transaction):
             self._retry.call(partial(self._objects.delete, staged.path))
             raise CommitRefused(
                 f"{root.base_uri}: the table was dropped, and perhaps created again, before version {staged.version} "

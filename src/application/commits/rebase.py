@@ -156,6 +156,21 @@ class CommittedVersions:
         except (ObjectNotFound, Damaged):
             return None
 
+    def require_kept(self, version: TableVersion) -> None:
+        """Check that a version still exists.
+
+        Then the versions after it are of the same table.
+
+        Raises:
+            ConcurrentModification: It was removed, perhaps with the table.
+        """
+        number, transaction = version.manifest.version, version.manifest.transaction_file
+        if not self._commits.lineage.keeps_files(self.root, self._rows[number], transaction):
+            raise ConcurrentModification(
+                f"{self.root.base_uri}: version {number} was removed. The table was dropped, and perhaps created "
+                "again, or cleaned up. Nothing was committed; read the table again"
+            )
+
     def deleted(self, fragment: Fragment) -> BitMap:
         """Return the deleted rows of a fragment, as offsets.
 

@@ -268,7 +268,7 @@ class TableCommits(Histories):
         else:
             self.retry.call(lambda: self.objects.put(path, content))
             if is_reusable:
-                self.lineage.require_predecessor(root, staged)
+                self.lineage.require_predecessor(root, staged, built.follows)
             outcome = self._settle(begin_commit(staged), content, cleans_later=self._is_remote)
             if isinstance(outcome, Committed):
                 self.lineage.keep(descendant)

@@ -20,6 +20,7 @@ from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.table import Table
 from lancekeep.format.append import Appendable
+from lancekeep.format.judge import Approved
 
 _REMEMBERED = 256
 """The number of tables whose latest manifest is kept in memory."""
@@ -148,11 +149,11 @@ class Lines:
                 if line is not None and handover in line.asking:
                     line.asking.remove(handover)
 
-    def note_version(self, line: Line, root: DatasetRoot, version: int, content: bytes) -> None:
+    def note_version(self, line: Line, root: DatasetRoot, built: Approved) -> None:
         """Note a committed version for the writers that ask for a turn."""
         with self.lock:
             for each in line.asking:
-                each.note(root, version, content)
+                each.note(root, built)
 
     def hand_over(self, line: Line) -> None:
         """Give the next turn to the first writer that is ready for it."""

@@ -285,7 +285,7 @@ class Appends(Committer[Line, Append]):
             Its version, or None if every append has to commit alone; and whether it met a commit of another writer
             that needs pauses.
         """
-        base, met = line.base, False
+        base, met, since = line.base, False, self._versions.recent()
         keys = self._keys.of(line.table) if any(append.key is not None for append in group) else None
         is_current = None if base is None else self._predecessors.begin_checks(line.table, base)
         if base is None:
@@ -328,7 +328,7 @@ class Appends(Committer[Line, Append]):
                 )
                 try:
                     outcome, found = self._versions.commit_built(
-                        base.table, built, noted=False, announce=partial(announce, appends)
+                        base.table, built, since, noted=False, announce=partial(announce, appends)
                     )
                 except Dropped:
                     continue  # without the dropped appends
@@ -342,7 +342,7 @@ class Appends(Committer[Line, Append]):
                             committed, transaction=following.transaction, rows=append.rows.count
                         )
                     self._versions.committed.add(line.table)
-                    self._lines.note_version(line, base.root, following.version, built.content)
+                    self._lines.note_version(line, base.root, built)
                     if hashed:
                         _note(self._versions.recorder, files, following, committed, built.content)
                     return attrs.evolve(base, version=following), met

@@ -150,6 +150,7 @@ class Cloning:
         self._versions.require_one_scheme(table)
         root = self._places.dataset_root(table)
         for _ in range(_ATTEMPTS):
+            since = self._versions.recent()
             row = self._row(object_id, root, None)
             content = self._content(row)
             manifest = materialized(content, root.base_uri, str(uuid4()), self._now())
@@ -157,7 +158,7 @@ class Cloning:
                 return None
             self._copy(content, root, root, borrowed=True)
             self._ledger.commits.record_transaction(root, manifest)
-            outcome, _ = self._versions.commit_built(table, manifest)
+            outcome, _ = self._versions.commit_built(table, manifest, since)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(object_id))
         raise ConcurrentModification(

@@ -31,6 +31,7 @@ from lancekeep.application.rows.versions import Versions, raise_unless_committed
 from lancekeep.application.rows.write_checks import BuiltVersion, CommitAttempt
 from lancekeep.application.rows.writes import Writes
 from lancekeep.domain.appends import REBASED
+from lancekeep.domain.catalog import CatalogView
 from lancekeep.domain.commit import Changed, Committed, Conflict
 from lancekeep.domain.commit_token import CommitToken
 from lancekeep.domain.dataset_files import DATA, DELETIONS, TRANSACTIONS, data_file_name, deletion_file_name
@@ -124,6 +125,7 @@ class _Built:
         found: the rows that these rows replace, as of `KnownKeys.find`.
         deleted: the deleted rows of the fragments that had these rows.
         counts: what each upsert inserts and updates.
+        since: the entries before the version that it follows was read, or found to be the latest.
     """
 
     version: Approved
@@ -133,6 +135,7 @@ class _Built:
     found: Mapping[Any, Sequence[int]]
     deleted: Mapping[int, BitMap]
     counts: Sequence[MergeCounts]
+    since: CatalogView
 
     @property
     def transaction(self) -> str:
@@ -278,13 +281,13 @@ class DirectUpserts:
     ) -> _Built | None:
         """Build the next version, and write its files; None if the engine has to commit the group."""
         for _ in range(_READS):
-            is_latest = known.is_stale
+            is_latest, since = known.is_stale, self._versions.recent()
             if known.is_stale:
                 self._read_again(table, known)
             is_current = self._predecessors.begin_checks(table, known.base)
             if known.base.table.rules:
                 checks(known.base.table.rules)
-            built = self._build(known, group)
+            built = self._build(known, group, since)
             may_commit = False
             try:
                 if built is not None:
@@ -301,7 +304,7 @@ class DirectUpserts:
                 known.lose()
         return None
 
-    def _build(self, known: _Known, group: Sequence[Rows]) -> _Built | None:
+    def _build(self, known: _Known, group: Sequence[Rows], since: CatalogView) -> _Built | None:
         """Return the next version; None if a key has two rows, or the engine has to write the rows."""
         base, files = known.base, self._engine.data_files
         rows = [each for each in (files.conforming(each, base.version) for each in group) if each is not None]
@@ -344,7 +347,7 @@ class DirectUpserts:
         version = self._versions.commits.settled_indexes.approved(base.root, known.version, version)
         added[f"{base.root.key}/{path}"] = encoded.content
         added[f"{base.root.key}/{TRANSACTIONS}/{version.transaction}"] = transaction_in(version.content)
-        return _Built(version, added, data.name, together, found, deleted, counts)
+        return _Built(version, added, data.name, together, found, deleted, counts, since)
 
     def _deleted(self, known: _Known, found: Mapping[Any, Sequence[int]]) -> dict[int, BitMap]:
         """Return the deleted rows of each fragment whose rows are replaced, with these rows."""
@@ -385,7 +388,7 @@ class DirectUpserts:
             has_begun = True
 
         def commit() -> Committed:
-            outcome, _ = self._versions.commit_built(base.table, built.version, announce=announced)
+            outcome, _ = self._versions.commit_built(base.table, built.version, built.since, announce=announced)
             if isinstance(outcome, Conflict):
                 raise ConcurrentModification(f"{table}: another writer has committed version {built.version.number}")
             return raise_unless_committed(outcome, str(table))

@@ -14,6 +14,7 @@ from threading import Event
 
 from lancekeep.domain.appends import HANDED_OVER_WITHIN, LONGEST_TURN, LOOK_EVERY_TURN
 from lancekeep.domain.layout import DatasetRoot
+from lancekeep.format.judge import Approved
 
 _REMEMBERED = 8
 """The last versions that a writer gets. A writer that has missed more of them competes for its version."""
@@ -28,20 +29,22 @@ class Handover:
 
     def __init__(self, is_served: Callable[[], bool]) -> None:
         self._is_served = is_served
-        self._contents: deque[tuple[DatasetRoot, int, bytes]] = deque(maxlen=_REMEMBERED)
+        self._committed: deque[tuple[DatasetRoot, Approved]] = deque(maxlen=_REMEMBERED)
         self._given = Event()
         self._ended = Event()
-        self._following: bytes | None = None
+        self._following: tuple[DatasetRoot, Approved] | None = None
         self.is_ready = False
 
     # -- the writer ---------------------------------------------------------------------------------------------
 
-    def wait(self, root: DatasetRoot, version: int) -> Sequence[bytes]:
+    def wait(self, root: DatasetRoot, version: int, transaction: str) -> Sequence[bytes]:
         """Wait for a turn, but not for long, and not if no committer is at work.
 
         Args:
             root: The root of the table.
             version: The latest version that the writer knows.
+            transaction: The name of its transaction file. A table that is created again has the same root and the same
+                numbers, but other names.
 
         Returns:
             The manifests of the versions that follow it; empty if they are not known.
@@ -50,31 +53,37 @@ class Handover:
         for _ in range(round(HANDED_OVER_WITHIN / LOOK_EVERY_TURN)):
             if not self._is_served() or self._given.wait(LOOK_EVERY_TURN):
                 break
-        newer = [(number, content) for at, number, content in tuple(self._contents) if at == root and number > version]
-        is_complete = [number for number, _ in newer] == list(range(version + 1, version + 1 + len(newer)))
-        return [content for _, content in newer] if is_complete else []
+        newer = list[bytes]()
+        for at, built in tuple(self._committed):
+            if at != root or built.number <= version:
+                continue
+            if built.follows != transaction:
+                return []
+            newer.append(built.content)
+            transaction = built.transaction
+        return newer
 
-    def follow(self, content: bytes) -> None:
-        """Note the manifest of the version that the writer has committed."""
-        self._following = content
+    def follow(self, root: DatasetRoot, built: Approved) -> None:
+        """Note the version that the writer has committed."""
+        self._following = root, built
 
     def end(self) -> None:
         """Let the committer continue."""
-        self._contents.clear()
+        self._committed.clear()
         self._ended.set()
 
     # -- the committer ------------------------------------------------------------------------------------------
 
-    def note(self, root: DatasetRoot, version: int, content: bytes) -> None:
-        """Note a version that the committer has committed, by its manifest."""
-        self._contents.append((root, version, content))
+    def note(self, root: DatasetRoot, built: Approved) -> None:
+        """Note a version that the committer has committed."""
+        self._committed.append((root, built))
 
     def give(self) -> None:
         """Let the writer commit now."""
         self._given.set()
 
-    def following(self) -> bytes | None:
-        """Wait until the writer has ended; return the manifest of its version.
+    def following(self) -> tuple[DatasetRoot, Approved] | None:
+        """Wait until the writer has ended; return its version.
 
         None if it has committed none, or has not ended soon.
         """

@@ -40,16 +40,34 @@ class MovedTables:
         self._ledger = ledger
         self._places = places
 
-    def confirming(self, table: Table, version: int, *, first: bool, branch: str | None = None) -> Confirm:
+    def confirming(
+        self,
+        table: Table,
+        version: int,
+        *,
+        first: bool,
+        branch: str | None = None,
+        since: CatalogView | None = None,
+        follows: str | None = None,
+    ) -> Confirm:
         """Return the check of a new version that follows its commit.
 
         Only V1 names are reused. A branch that begins while its table moves is not fenced. A home that does not list
         directories may commit the first version before it enters the table.
+
+        Args:
+            table: The table.
+            version: The version.
+            first: Whether it is the first of its history.
+            branch: The branch; None for the main history.
+            since: The entries before the version that it follows was read; by default the last known entries.
+            follows: The transaction file of that version, if the caller knows it.
         """
         entered = self._ledger.guarantees.lists_directories or not first
         if entered and v1_table(table.location) is not None:
             before, first = self._before_commit(table, self._ledger.recent()), first or branch is not None
-            return partial(self._require_unmoved, table, branch, version, before, first=first)
+            before = since or before
+            return partial(self._require_unmoved, table, branch, version, before, first=first, follows=follows)
         return _nothing if branch is None else partial(self._require_here, table, branch)
 
     def reservation(self, table: Table) -> str:
@@ -164,7 +182,15 @@ class MovedTables:
             )
 
     def _require_unmoved(
-        self, table: Table, branch: str | None, version: int, before: CatalogView, transaction: str, *, first: bool
+        self,
+        table: Table,
+        branch: str | None,
+        version: int,
+        before: CatalogView,
+        transaction: str,
+        *,
+        first: bool,
+        follows: str | None = None,
     ) -> None:
         """Raise `CommitRefused` if a rename may have missed a new version.
 
@@ -184,7 +210,7 @@ class MovedTables:
                 commits.retry.call(partial(commits.final_object, root, number)) for number in (version - 1, version)
             )
             keeps = partial(commits.lineage.keeps_files, root)
-            if previous is not None and keeps(previous) and (own is None or keeps(own)):
+            if previous is not None and keeps(previous, follows) and (own is None or keeps(own)):
                 return
         targets = [self._places.dataset_root(moved).branch(branch) for moved in self._moved(table, entry, view, before)]
         if self._is_carried_over(root, targets, version, transaction):

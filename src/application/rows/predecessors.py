@@ -105,11 +105,10 @@ class Predecessors:
 
         None if it has committed none after ``base``.
         """
-        content = handover.following()
-        if content is None:
+        root, built = handover.following() or (None, None)
+        if built is None or root != base.root or built.follows != base.version.transaction:
             return None
-        version = Appendable.parse(content, base.root.versions_key)
-        return attrs.evolve(base, version=version) if version.version == base.version.version + 1 else None
+        return attrs.evolve(base, version=Appendable.parse(built.content, root.versions_key))
 
     def load(self, table: ObjectId) -> Predecessor:
         """Read the latest version of a table; see `read`."""

@@ -43,7 +43,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.naming import DETACHED
 from lancekeep.domain.operations import Restore, Transaction, Update, UpdateBases, without_updates_of_removed
-from lancekeep.domain.table import Table
+from lancekeep.domain.table import Table, is_reusable
 from lancekeep.domain.version_row import VersionRow, scheme_of
 from lancekeep.format.file_facts import LEGACY, Facts, file_version
 from lancekeep.format.judge import Approved
@@ -140,6 +140,7 @@ class TableTransactions:
         known = CommittedVersions(commits, root)
         pause, recorded = _FIRST_PAUSE, None
         admitted = transaction.read_version if base is None else min(transaction.read_version, base.version)
+        since = self._versions.recent()
         with self._versions.lines.handover(object_id) as handover:
             latest = self._latest(object_id, known, transaction, base)
             for attempt in range(_ATTEMPTS):
@@ -151,7 +152,7 @@ class TableTransactions:
                 if facts is None:
                     _require_base(known, base)
                     facts = known_files()
-                    if newer := handover.wait(root, latest.version):
+                    if newer := handover.wait(root, latest.version, previous.manifest.transaction_file):
                         latest = known.add(latest, newer)
                         continue
                 admitted = _require_admitted(object_id, admits, range(admitted + 1, latest.version + 1)) or admitted
@@ -168,11 +169,11 @@ class TableTransactions:
                 scheme = scheme_of(latest)
                 after = root, latest.version, previous.manifest.transaction_file
                 outcome, found = self._versions.commit_built(
-                    table, following, scheme=scheme, announce=_announcing(announce, after, following)
+                    table, following, since, scheme=scheme, announce=_announcing(announce, after, following)
                 )
                 if not isinstance(outcome, Conflict):
                     made = raise_unless_committed(outcome, str(object_id))
-                    handover.follow(following.content)
+                    handover.follow(root, following)
                     if attempt > _MODEST:
                         self._versions.lines.note_other(object_id, won=True)
                     return attrs.evolve(made, transaction=following.transaction)
@@ -184,10 +185,12 @@ class TableTransactions:
                     found = known.of_winner(latest, outcome.winner)
                 if 0 < len(found) < READ_AHEAD:
                     latest = known.add(latest, found)
-                    continue
-                commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                latest = self._latest(object_id, known, transaction, base)
+                else:
+                    commits.retry.sleep(pause * (0.5 + commits.retry.jitter() / 2))
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    latest = self._latest(object_id, known, transaction, base)
+                if is_reusable(table.location):
+                    known.require_kept(previous)
         raise ConcurrentModification(
             f"{object_id}: other writers committed {_ATTEMPTS} versions in between; nothing was committed. Repeat the "
             "commit when fewer writers are active"

@@ -25,7 +25,7 @@ from lancekeep.application.rows.committed_tables import CommittedTables
 from lancekeep.application.rows.digests import Recorder
 from lancekeep.application.rows.moved_tables import MovedTables
 from lancekeep.application.rows.partition_columns import PartitionColumns
-from lancekeep.domain.catalog import Lookup
+from lancekeep.domain.catalog import CatalogView, Lookup
 from lancekeep.domain.commit import Committed, Conflict, Outcome, Unknown
 from lancekeep.domain.commit_token import CommitToken, CommitUnknown
 from lancekeep.domain.errors import (
@@ -299,10 +299,15 @@ class Versions:
         self.note(table, branch, outcome)
         return outcome
 
+    def recent(self) -> CatalogView:
+        """Return the entries as of the last read; see `Ledger.recent`."""
+        return self._ledger.recent()
+
     def commit_built(
         self,
         table: Table,
         built: Approved,
+        since: CatalogView,
         *,
         scheme: NamingScheme | None = None,
         noted: bool = True,
@@ -310,14 +315,22 @@ class Versions:
     ) -> tuple[Outcome, Sequence[bytes]]:
         """Make a version that this process has built the next version of a table.
 
-        See `TableCommits.commit_built`. Unless ``noted``, the caller notes the version for `recorder`.
+        See `TableCommits.commit_built`.
+
+        Args:
+            table: The table.
+            built: The version.
+            since: The entries before the version that it follows was read.
+            scheme: How to name it.
+            noted: Whether to note the version for `recorder`; otherwise the caller does.
+            announce: As for `TableCommits.commit_built`.
 
         Raises:
             CommitRefused: As `commit_version`.
         """
         self.require_one_scheme(table)
         self.columns.require_kept(table, None, lambda: built.content)
-        confirm = self.moved.confirming(table, built.number, first=False)
+        confirm = self.moved.confirming(table, built.number, first=False, since=since, follows=built.follows)
         root = self._places.dataset_root(table)
         outcome, found = self._ledger.commits.commit_built(
             root,

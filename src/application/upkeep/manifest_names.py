@@ -143,7 +143,7 @@ class ManifestNamesMigration:
             transaction = Transaction(latest.version, str(uuid4()), operation=UpdateConfig())
             following = next_version(base, transaction, self.now(), str(self.name))
             self.commits.record_transaction(root, following)
-            outcome, _ = self.commits.commit_built(root, following, check=self.check, scheme=_V2)
+            outcome, _ = self.commits.commit_built(root, following, check=self.check, scheme=_V2, is_reusable=True)
             if not isinstance(outcome, Conflict):
                 return raise_unless_committed(outcome, str(self.name)).version
         raise ConcurrentModification(

@@ -171,7 +171,7 @@ class Tiering:
         copied: dict[PlacedFile, str] = {}
         pause = _FIRST_PAUSE
         for _ in range(_ATTEMPTS):
-            latest = self._latest(table.id, root)
+            since, latest = self._versions.recent(), self._latest(table.id, root)
             content = self._read(latest)
             wanted = _wanted(content, latest.path, old, tier)
             try:
@@ -188,7 +188,7 @@ class Tiering:
             if manifest is None:
                 return None
             self._ledger.commits.record_transaction(root, manifest)
-            outcome, _ = self._versions.commit_built(table, manifest)
+            outcome, _ = self._versions.commit_built(table, manifest, since)
             if not isinstance(outcome, Conflict):
                 committed = raise_unless_committed(outcome, str(table.id))
                 if registering is None:
