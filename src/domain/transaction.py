@@ -69,6 +69,7 @@ class Torn:
     """
 
     lost: VersionRow
+    committed: tuple[VersionRow, ...]
 
 
 TransactionOutcome = AllCommitted | Conflict | Unknown
@@ -290,7 +291,8 @@ class Transaction:
         """A version that no manifest proves any more was cleaned up after the decision, or dropped with its table."""
         lost = self._progresses(State.CONFLICT) + self._progresses(State.HELD)
         if lost:
-            return Torn(lost[0].row)
+            kept = (member.progress for member in self.members if member.progress not in lost)
+            return Torn(lost[0].row, tuple(progress.final_row for progress in kept))
         if any(member.progress.state is State.UNKNOWN and member.fault is not None for member in self.members):
             return self._unknown()
         rows = [member.progress.final_row for member in self.members]

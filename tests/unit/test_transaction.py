@@ -149,7 +149,9 @@ def test_gap_of_one_table_leaves_the_other_untouched() -> None:
 
 def test_version_of_another_writer_in_a_committed_transaction_is_reported() -> None:
     transaction = Transaction.begin([A, B]).reserved(Reserved())
-    assert at(transaction, State.COMMITTED, State.CONFLICT).outcome == Torn(B.row)
+    assert at(transaction, State.COMMITTED, State.CONFLICT).outcome == Torn(
+        B.row, (transaction.members[0].progress.final_row,)
+    )
 
 
 def test_fault_after_the_decision_leaves_the_outcome_unknown() -> None:

@@ -104,13 +104,14 @@ class TransactionCommits:
         match transaction.outcome:
             case NotCommitted(progress, fault):
                 raise refusal(progress, fault)
-            case Torn(lost):
+            case Torn(lost, committed):
+                kept = ", ".join(f"version {row.version} of {row.base_uri}" for row in committed)
                 raise Damaged(
-                    f"version {lost.version} of {lost.base_uri} belongs to another writer, but the rest of the "
-                    f"transaction over {len(transaction.members)} tables is committed: the table was dropped, and "
-                    f"created again, {self._commits.rows.url} has lost an acknowledged row, or a writer committed "
-                    "without it. Find what is missing with catalog.versions.history and write it again. Keep tables of "
-                    "transactions in a commit store that never loses rows (sqlite://, dynamodb://)."
+                    f"version {lost.version} of {lost.base_uri} belongs to another writer, but the transaction over "
+                    f"{len(transaction.members)} tables is committed as {kept or 'no other version'}: the table was "
+                    f"dropped, and created again, {self._commits.rows.url} has lost an acknowledged row, or a writer "
+                    "committed without it. Find what is missing with catalog.versions.history and write it again. Keep "
+                    "tables of transactions in a commit store that never loses rows (sqlite://, dynamodb://)."
                 )
             case Unknown(token, reason):
                 return Unknown(_token(token.members, contents), reason)

@@ -384,7 +384,7 @@ class Versions:
                 for each, (base, _) in zip(candidates, following, strict=True)
             ],
             self.check,
-            confirm=lambda names: [confirm(name) for (_, confirm), name in zip(following, names, strict=True)],
+            confirm=partial(_confirm_all, candidates, [confirm for _, confirm in following]),
         )
         if isinstance(outcome, AllCommitted):
             for each, committed in zip(candidates, outcome.versions, strict=True):
@@ -513,6 +513,33 @@ class Versions:
             raise Refused(
                 f"{root.base_uri}: version {published.version} is published for the partition {owner.object_id}"
             )
+
+
+def _confirm_all(candidates: Sequence[NewVersion], confirms: Sequence[Confirm], transactions: Sequence[str]) -> None:
+    """Check the versions of a transaction after its commit.
+
+    Raises:
+        CommitRefused: A table was dropped or renamed. The message names the versions that the transaction has made.
+    """
+    refused: list[tuple[NewVersion, CommitRefused]] = []
+    kept: list[str] = []
+    for each, confirm, transaction in zip(candidates, confirms, transactions, strict=True):
+        try:
+            confirm(transaction)
+        except CommitRefused as error:
+            refused.append((each, error))
+        else:
+            kept.append(f"version {each.version} of {each.table.id}")
+    if not refused:
+        return
+    _, first = refused[0]
+    if not kept:
+        raise first
+    lost = ", ".join(str(each.table.id) for each, _ in refused)
+    raise CommitRefused(
+        f"{first} The transaction is committed as {', '.join(kept)}, but not in {lost}. To complete it, write the "
+        f"changes of {lost} again. To undo it, restore the other tables to the versions before"
+    ) from first
 
 
 def raise_unless_committed(outcome: Success | Conflict | Unknown, name: str) -> Success:
