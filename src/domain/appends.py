@@ -41,9 +41,9 @@ _BUSY = 1.0
 """Seconds of uninterrupted commits after which others may be starved."""
 _REST = 0.5
 """Seconds without a commit after which no writer is starved."""
-_ALONE, _SHARED = (10.0, 2, 0.5), (2.0, 10, 1.5)
+_ALONE, _SHARED = (40.0, 8, 1.2), (2.0, 10, 1.5)
 """Without and with other writers: seconds of uninterrupted commits between two breaths; how many groups a breath lasts,
-and its longest duration in seconds."""
+and its longest duration in seconds. Fewer than one of 100 appends meet a breath without other writers."""
 _REMEMBERED = 10.0
 """Seconds for which a commit of another writer counts, and for which other writers count a group."""
 

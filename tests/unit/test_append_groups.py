@@ -68,8 +68,10 @@ def test_a_committer_breathes_more_often_beside_other_writers() -> None:
     assert pace.breath(now, others=1) == pytest.approx(1.0)
     met, now = busy(Pace(), 3, met=True)
     assert met.breath(now, others=0) == pytest.approx(1.0)
-    long, now = busy(Pace(), 11)
-    assert long.breath(now, others=0) == pytest.approx(0.2)
+    long, now = busy(Pace(), 39)
+    assert long.breath(now, others=0) == 0
+    longer, now = busy(Pace(), 41)
+    assert longer.breath(now, others=0) == pytest.approx(0.8)
 
 
 def test_a_committer_that_rested_does_not_breathe() -> None:
