@@ -39,6 +39,7 @@ REFUSED = {
     "fixed-size list of texts": pa.array([["a"], None], pa.list_(pa.string(), 1)),
     "fixed-size list of lists": pa.array([[[1]], None], pa.list_(pa.list_(pa.int8()), 1)),
     "struct of no fields": pa.StructArray.from_buffers(pa.struct([]), 2, [None]),
+    "struct of fields with one name": pa.StructArray.from_arrays([NUMBERS, NUMBERS], ["a", "a"]),
     "union in a struct": pa.StructArray.from_arrays([UNION], ["x"]),
     "union in lists": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), UNION),
     "binary of no bytes in a dictionary": pa.DictionaryArray.from_arrays(NUMBERS.take(pa.array([0, 0])), NOTHING),

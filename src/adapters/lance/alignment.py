@@ -2,7 +2,7 @@
 
 Measured with pylance 14: the engine lacks some types of Arrow. It panics on texts in lists of a fixed size. It stores
 binary values of no bytes, and cannot read them; it stores a struct without fields, and then reads wrong values in the
-columns after it.
+columns after it. It stores a struct with two fields of one name, and cannot read the table.
 
 The engine panics if decimals or views are not at a multiple of 16 bytes in memory. Arrow aligns buffers to 8 bytes in
 its streams and files, and so do other libraries. The engine refuses bytes that are not UTF-8 where a text is null,
@@ -83,6 +83,9 @@ def _obstacle(kind: pa.DataType) -> str | None:
     children = _children(kind)
     if pa.types.is_struct(kind) and not children:
         return "Lance cannot read a table that has a struct without fields. Give the struct a field, or leave it out."
+    names = _names(kind)
+    if len(set(names)) < len(names):
+        return "Lance cannot read a table that has a struct with two fields of one name. Rename a field."
     return next(filter(None, map(_obstacle, children)), None)
 
 
@@ -133,6 +136,13 @@ def _without_bytes_of_nulls(array: pa.Array) -> pa.Array:
     if any(map(_has_bytes_of_nulls, texts_in(array))):
         return array.take(pa.array(range(len(array)), pa.int64()))
     return array
+
+
+def _names(kind: pa.DataType) -> list[str]:
+    """Return the names of the fields of a struct or a map."""
+    if pa.types.is_map(kind):
+        return [kind.key_field.name, kind.item_field.name]
+    return [field.name for field in kind] if pa.types.is_struct(kind) else []
 
 
 def _is_wide(kind: pa.DataType) -> bool:

@@ -206,6 +206,9 @@ class LanceStructure:
             for field, change in zip(fields, changes, strict=True)
             if change.name is not None and field.id() in columns
         )
+        _require_once(fields, changes)
+        names = {field.id(): change.name for field, change in zip(fields, changes, strict=True) if change.name}
+        _require_own_names(dataset.lance_schema.fields(), names)
         with _refusing(SchemaMismatch):
             dataset.alter_columns(*map(_alteration, changes))
         return dataset
@@ -229,9 +232,11 @@ class LanceStructure:
         return found
 
     def set_field_metadata(self, dataset: Any, changes: Sequence[FieldMetadata]) -> Any:
+        fields = _fields_of(dataset, [each.path for each in changes])
+        _require_once(fields, changes)
         updates = {
             field.id(): lance.LanceOperation.UpdateMap(dict(change.values), change.replace)
-            for field, change in zip(_fields_of(dataset, [each.path for each in changes]), changes, strict=True)
+            for field, change in zip(fields, changes, strict=True)
         }
         operation = lance.LanceOperation.UpdateConfig(field_metadata_updates=updates)
         return lance.LanceDataset.commit(dataset, lance.Transaction(dataset.version, operation))
@@ -347,6 +352,32 @@ def _fields_of(dataset: Any, paths: Sequence[str]) -> list[Any]:
         columns = ", ".join(dataset.schema.names)
         raise ColumnNotFound(f"{_name(dataset)} has no column {missing!r}; its columns are {columns}")
     return found
+
+
+def _require_once(fields: Sequence[Any], changes: Sequence[ColumnChange | FieldMetadata]) -> None:
+    """Check that no field is changed twice: the engine takes the last change, or panics."""
+    seen = set[int]()
+    for field, change in zip(fields, changes, strict=True):
+        if field.id() in seen:
+            raise InvalidInput(f"the change names the column {change.path!r} twice; nothing was changed")
+        seen.add(field.id())
+
+
+def _require_own_names(fields: Sequence[Any], names: Mapping[int, str], above: str = "") -> None:
+    """Check that no two fields of one parent get one name: the engine checks columns only.
+
+    Args:
+        fields: The fields of the parent.
+        names: The new names of fields, by their ids.
+        above: The path of the parent.
+    """
+    taken = set[str]()
+    for field in fields:
+        name = names.get(field.id(), field.name())
+        if name in taken:
+            raise SchemaMismatch(f"two fields would have the name {above + name!r}; nothing was changed")
+        taken.add(name)
+        _require_own_names(field.children(), names, f"{above}{name}.")
 
 
 def _columns(dataset: Any) -> frozenset[int]:

@@ -122,11 +122,8 @@ class SchemaOperations(Operations):
 
         Null removes a key; ``replace`` removes the keys that the request does not name.
         """
-        paths = [entry.path for entry in request.updates]
-        if not paths:
+        if not request.updates:
             raise InvalidInput("updates is empty; give at least one")
-        if len(set(paths)) < len(paths):
-            raise InvalidInput(f"updates names a field twice: {', '.join(paths)}")
         changes = [FieldMetadata(entry.path, entry.metadata, bool(entry.replace)) for entry in request.updates]
         changed, fields = self._catalog.structure.set_field_metadata(id_of(request), changes, branch_of(request))
         return api.UpdateFieldMetadataResponse(
