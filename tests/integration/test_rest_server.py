@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import io
 import json
@@ -175,6 +176,47 @@ def test_a_body_that_is_no_json_object_is_refused(client: TestClient, namespace:
     headers = {"content-type": "application/json"}
     assert "The body is" in refused(client.post("/v1/table/t/describe", content=content, headers=headers), 400)
     assert not namespace.requests
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"version": 1, "version": 2}',
+        b'{"version": 1, "vers\\u0069on": 1}',
+        b'{"context": {"a": "x", "a": "y"}}',
+        b'{"identity": {"api_key": "a:b\\":", "api_key": ""}}',
+    ],
+)
+def test_a_member_that_is_given_twice_is_refused(client: TestClient, namespace: Recorder, content: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    message = refused(client.post("/v1/table/t/describe", content=content, headers=headers), 400)
+    assert "two members of one name" in message
+    assert not namespace.requests
+
+
+def test_colons_in_strings_are_no_members(client: TestClient, namespace: Recorder) -> None:
+    context = {"a:b": ':"\\":', "c\\": "::", "d": '{"e":1,"e":2}', "\n": "\u2028:"}
+    assert client.post("/v1/table/t/describe", json={"context": context}).status_code == 200
+    [request] = namespace.requests
+    assert request.context is not None
+    assert context.items() <= request.context.items()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "GZIP"])
+def test_a_body_with_a_coding_is_refused(client: TestClient, namespace: Recorder, coding: str) -> None:
+    for path in ("describe", "create", "insert"):
+        for content_type in ("application/json", "application/vnd.apache.arrow.stream"):
+            headers = {"content-type": content_type, "content-encoding": coding}
+            response = client.post(f"/v1/table/t/{path}", content=gzip.compress(b"{}"), headers=headers)
+            assert "Content-Encoding" in refused(response, 415)
+            assert response.headers["accept-encoding"] == "identity"
+    assert not namespace.requests
+
+
+def test_a_body_with_the_coding_identity_is_read(client: TestClient, namespace: Recorder) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "identity"}
+    assert client.post("/v1/table/t/describe", content=b'{"version": 3}', headers=headers).status_code == 200
+    assert [request.version for request in namespace.requests] == [3]
 
 
 def test_an_empty_body_stands_for_an_empty_object(client: TestClient, namespace: Recorder) -> None:

@@ -250,5 +250,6 @@ def test_a_view_needs_its_source() -> None:
     new = need("create_materialized_view", "v", Kind.NEW)
     assert of_source('{"table": ["a", "t"]}') == [new, need("", "a.t", Kind.TABLE, Right.READ)]
     assert of_source('{"sql": "select * from secret"}') == [new, ROOT]
-    with pytest.raises(InvalidInput):
-        of_source("select 1")
+    for query in ("select 1", "[" * 100_000, '{"table": ' * 100_000):
+        with pytest.raises(InvalidInput):
+            of_source(query)

@@ -48,7 +48,7 @@ from lancekeep.entrypoints.rest.health import Health
 from lancekeep.entrypoints.rest.idempotency import Idempotency
 from lancekeep.entrypoints.rest.metrics import Exposition
 from lancekeep.entrypoints.rest.observation import REQUEST_ID, Observation, Telemetry
-from lancekeep.entrypoints.rest.requests import Call, call_of, require_arrow, route_of
+from lancekeep.entrypoints.rest.requests import Call, call_of, require_plain, route_of
 from lancekeep.entrypoints.rest.responses import ARROW_FILE, refusal_of, response_of, write_file
 from lancekeep.entrypoints.rest.security.refusal import refuse
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -269,7 +269,7 @@ class Operations:
         try:
             route, parameters = route_of(scope, self._router)
             state["route"] = route
-            require_arrow(route, Headers(scope=scope))
+            require_plain(route, Headers(scope=scope))
             caller = getattr(state.get("principal"), "name", "")
             async with self._bodies.received(body, caller) as content:
                 call = await self._parsed(partial(call_of, route, parameters, scope, content), content)

@@ -1,7 +1,8 @@
 """HTTP requests as calls (specification: "Non-Standard Operations").
 
 The fields of an operation's request are in the path, in query parameters, in headers and in the body. A field that is
-given twice must have one value. Unknown fields and parameters are refused.
+given twice must have one value, and a JSON object has each member once: a proxy that checks requests may read the first
+of two, and the server the last. Unknown fields and parameters are refused.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _CONTEXT = re.compile(
 )
 """The request headers that become entries of the context; other headers concern the connection or hold credentials."""
 
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+"""A string in JSON, which may contain colons."""
 _INTEGER = re.compile("-?[0-9]{1,19}")
 
 
@@ -260,12 +263,20 @@ def _fields(route: Route, headers: Headers, body: BinaryIO) -> dict[str, Any]:
     return {"metadata": fields} if route.body is Body.METADATA else fields
 
 
-def require_arrow(route: Route, headers: Headers) -> None:
-    """Refuse a body of another type before it arrives, if it should be Arrow.
+def require_plain(route: Route, headers: Headers) -> None:
+    """Refuse, before it arrives, a coded body or one that should be Arrow.
 
     Raises:
-        HttpError: The request states another type (415).
+        HttpError: The request states a coding, or another type (415).
     """
+    codings = {each.strip().lower() for each in ",".join(headers.getlist("content-encoding")).split(",")}
+    if codings - {"", "identity"}:
+        raise HttpError(
+            415,
+            f"The request states the Content-Encoding {', '.join(sorted(codings))[:100]!r}; send the body without a "
+            "coding. Arrow streams may compress their buffers.",
+            headers={"accept-encoding": "identity"},
+        )
     if route.body is Body.ARROW:
         _require_type(route, headers, ARROW_STREAM)
 
@@ -286,11 +297,27 @@ def _object(content: bytes, name: str) -> dict[str, Any]:
         found = from_json(content, allow_inf_nan=False)
     except ValueError as error:
         raise HttpError(400, f"{name} is not JSON: {error}.") from None
+    members = _members(found)
+    if content.count(b":") != members and _STRING.sub(b"", content).count(b":") != members:
+        raise HttpError(400, f"{name} is JSON in which an object has two members of one name; give each member once.")
     if found is None:
         return {}  # lancedb's client sends ``null`` for a request without fields
     if not isinstance(found, dict):
         raise HttpError(400, f"{name} is a JSON {type(found).__name__}; give an object with the fields of the request.")
     return cast(dict[str, Any], found)
+
+
+def _members(value: Any) -> int:
+    """Return the number of members of all objects in a JSON value."""
+    count, left = 0, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            count += len(each)
+            left.extend(each.values())
+        elif isinstance(each, list):
+            left.extend(each)
+    return count
 
 
 def _in_headers(route: Route, headers: Headers) -> dict[str, Any]:

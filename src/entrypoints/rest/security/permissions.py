@@ -269,7 +269,7 @@ def _tables_in(query: str) -> Iterable[ObjectId]:
     """Yield the identifiers of the tables that a query names: a JSON object with ``table``, a list of names."""
     try:
         source = json.loads(query)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"source_query is not JSON: {error}") from error
     if isinstance(source, dict) and isinstance(source.get("table"), list | str):
         yield ObjectId.of(source["table"])
