@@ -34,9 +34,15 @@ TRANSACTION = "_transactions/1-6f1c1c1e-0000-4000-8000-000000000002.txn"
 class World:
     """A catalog below ``lake/`` without a table engine; by default as in compatibility mode."""
 
-    def __init__(self, guarantees: ManifestStoreGuarantees = COMPATIBLE, *, managed: bool = False) -> None:
+    def __init__(
+        self,
+        guarantees: ManifestStoreGuarantees = COMPATIBLE,
+        *,
+        managed: bool = False,
+        store: type[MemoryObjectStore] = MemoryObjectStore,
+    ) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
-        self.objects = MemoryObjectStore(clock=lambda: self.time)
+        self.objects = store(clock=lambda: self.time)
         self.manifest = MemoryManifestStore(guarantees)
         self.rows = MemoryCommitStore(f"world-{next(NAMES)}")
         entropy = count()

@@ -122,11 +122,36 @@ def at_once(act: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
     """
     if len(arguments[0]) == 1:
         return list(map(act, *arguments))
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        running = [_started(pool, partial(act, *item)) for item in zip(*arguments, strict=True)]
+    running = _ended(act, *arguments)
     for each in running:
         each.exception()
     return [done.result() for done in running]
+
+
+def collect(act: Callable[..., T], results: list[T], *arguments: Sequence[Any], together: bool) -> None:
+    """Call ``act`` on items, append the results, then raise the first error.
+
+    The results are in order.
+
+    Args:
+        act: The act.
+        results: Where the results are appended, also of items after an error.
+        arguments: The items, as in `at_once`.
+        together: Whether to call it on several items at a time. Otherwise an error ends the calls.
+    """
+    if not together or len(arguments[0]) == 1:
+        for item in zip(*arguments, strict=True):
+            results += [act(*item)]
+        return
+    running = _ended(act, *arguments)
+    results += [each.result() for each in running if each.exception() is None]
+    for each in running:
+        each.result()
+
+
+def _ended(act: Callable[..., T], *arguments: Sequence[Any]) -> list[Future[T]]:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return [_started(pool, partial(act, *item)) for item in zip(*arguments, strict=True)]
 
 
 def _started(pool: ThreadPoolExecutor, act: Callable[[], T]) -> Future[T]:

@@ -15,6 +15,7 @@ import attrs
 
 from lancekeep.application.commits.keyed_requests import performing
 from lancekeep.application.commits.protocol_runner import moved
+from lancekeep.application.concurrency import collect, is_remote
 from lancekeep.application.entries.dropped import DroppedTables
 from lancekeep.application.entries.ledger import Ledger, once
 from lancekeep.application.entries.limits import limited
@@ -264,8 +265,8 @@ class Tables:
         declared: list[Table] = []
         certain = self._places.objects.guarantees.atomic_create
         try:
-            for table, location, declaration in zip(tables, given, declarations, strict=True):
-                declared.append(self.reserve(table, location is None, declaration.marker))
+            chosen, markers = [each is None for each in given], [each.marker for each in declarations]
+            collect(self.reserve, declared, tables, chosen, markers, together=is_remote(self._places.objects))
             seen = [table for table in declared if self._is_listed(table)]
 
             def decide(view: CatalogView) -> tuple[list[Change], list[Table]]:
