@@ -17,7 +17,7 @@ MOST_TOGETHER = 1000
 """The most versions or entries of the catalog that one call commits together."""
 
 LONGEST_NAME = 4096
-"""The longest name of a column or index in bytes. Every later manifest of the table keeps it."""
+"""The longest name of a column, field or index in bytes. Every later manifest of the table keeps it."""
 
 
 def require_few(name: str, items: Sized, most: int = MOST_ITEMS) -> None:

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from writers import stream
 
 import lancekeep
+from lancekeep.domain.bounds import LONGEST_NAME
 from lancekeep.entrypoints.namespace.catalog_namespace import CatalogNamespace
 from lancekeep.entrypoints.rest.app import create_app
 from lancekeep.entrypoints.rest.settings import ServerSettings
@@ -39,6 +40,7 @@ REFUSED = {
     "fixed-size list of texts": pa.array([["a"], None], pa.list_(pa.string(), 1)),
     "fixed-size list of lists": pa.array([[[1]], None], pa.list_(pa.list_(pa.int8()), 1)),
     "struct of no fields": pa.StructArray.from_buffers(pa.struct([]), 2, [None]),
+    "struct with a long name": pa.StructArray.from_arrays([NUMBERS], ["é" * (LONGEST_NAME // 2 + 1)]),
     "struct of fields with one name": pa.StructArray.from_arrays([NUMBERS, NUMBERS], ["a", "a"]),
     "union in a struct": pa.StructArray.from_arrays([UNION], ["x"]),
     "union in lists": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), UNION),
@@ -108,6 +110,15 @@ def test_a_type_that_the_engine_cannot_store_is_refused_by_the_server(catalog: l
             assert answer.status_code == 400, (place, operation, answer.text)
             assert "'wrong' is " in answer.json()["error"]
     assert client.post("/v1/table/missing/create", content=body, headers=ARROW).status_code == 400
+    require_unchanged(catalog)
+
+
+def test_a_column_with_a_long_name_is_refused(catalog: lancekeep.Catalog) -> None:
+    rows = pa.table({"é" * (LONGEST_NAME // 2 + 1): NUMBERS})
+    for door in DOORS.values():
+        for place in ("missing", "declared", "existing"):
+            with pytest.raises(lancekeep.InvalidInput, match="has 4,098 bytes; at most 4,096 are allowed"):
+                door(catalog, place, rows)
     require_unchanged(catalog)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lancekeep.application.rows.texts import holds_texts, texts_in
+from lancekeep.domain.bounds import LONGEST_NAME, require_short
 from lancekeep.domain.column_names import require_readable
 from lancekeep.domain.errors import InvalidInput
 
@@ -54,6 +55,8 @@ def require_storable(schema: pa.Schema) -> None:
     Raises:
         InvalidInput: A column has such a name, or such a type.
     """
+    for field in schema:
+        require_short("the name of a column,", field.name, LONGEST_NAME)
     require_readable(schema.names)
     for field in schema:
         obstacle = _obstacle(field.type)
@@ -86,6 +89,8 @@ def _obstacle(kind: pa.DataType) -> str | None:
     names = _names(kind)
     if len(set(names)) < len(names):
         return "Lance cannot read a table that has a struct with two fields of one name. Rename a field."
+    if any(len(name.encode()) > LONGEST_NAME for name in names):
+        return f"Lance keeps the names of fields in each version; they may have {LONGEST_NAME:,} bytes. Rename a field."
     return next(filter(None, map(_obstacle, children)), None)
 
 
