@@ -82,6 +82,7 @@ READS = frozenset(
     (
         "get",
         "tail",
+        "piece",
         "head",
         "list",
         "directories",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar, Token
 from datetime import datetime
 from types import TracebackType
@@ -39,6 +39,33 @@ class Tail:
 
     content: bytes = attrs.field(repr=False)
     size: int
+
+
+@attrs.frozen
+class Piece:
+    """A range of an object.
+
+    Attributes:
+        content: its bytes.
+        size: the size of the object in bytes.
+        stamp: text that differs once the object was changed or replaced, for the next call.
+    """
+
+    content: bytes = attrs.field(repr=False)
+    size: int
+    stamp: str
+
+
+PIECE = 16 << 20
+"""The size of the pieces in which objects are copied between two stores."""
+
+_MOST_PIECES = 10_000
+"""How many parts an upload to S3 may have."""
+
+
+def piece_size(size: int) -> int:
+    """Return the size of the pieces, except the last, of an object of ``size`` bytes."""
+    return max(PIECE, -(-size // _MOST_PIECES))
 
 
 @attrs.frozen
@@ -142,8 +169,36 @@ class ObjectStore(Protocol):
         A shorter object is returned whole.
         """
 
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        """Return up to ``most`` bytes of an object from the offset ``start``.
+
+        Args:
+            key: the key.
+            start: the offset; 0, or less than the size of the object.
+            most: the number of bytes, at least 1; fewer are returned only at the end of the object.
+            stamp: the stamp of an earlier piece. Pieces with one stamp are pieces of one content.
+
+        Raises:
+            ObjectNotFound: the object does not exist.
+            ConcurrentModification: the object was changed or replaced since the piece with ``stamp`` was read, as far
+                as the storage shows it.
+        """
+
     def put(self, key: str, content: bytes) -> None:
         """Write an object, or replace it if it exists. Idempotent."""
+
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        """Write an object, or replace it if it exists, from an iterator of pieces.
+
+        The store holds few of the pieces at a time, if it is not in memory itself. Idempotent, as `put` is.
+
+        If ``pieces`` raises a `LancekeepError`, it is raised, and nothing was written.
+
+        Args:
+            key: the key.
+            size: the size of the object in bytes.
+            pieces: its content, in pieces of `piece_size` bytes. The last one may be smaller.
+        """
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         """Create an object, by put-if-absent.

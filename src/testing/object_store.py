@@ -9,13 +9,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier as ProcessBarrier
-from typing import Protocol
 
 import pytest
 
 from lancekeep.domain.errors import InvalidInput, LancekeepError, ObjectNotFound, UnsafeStore
-from lancekeep.ports.object_store import ObjectStore, Tail
+from lancekeep.ports.object_store import PIECE, ObjectStore, Tail
 from lancekeep.testing.concurrency import race
+from lancekeep.testing.object_pieces import PiecesContract, WholePiecesContract
+from lancekeep.testing.object_pieces import Probe as Probe
 
 STRANGE_NAMES = (
     "with space",
@@ -39,24 +40,6 @@ STRANGE_NAMES = (
 BAD_KEYS = ("", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\0b")
 
 
-class Probe(Protocol):
-    """Access to the same storage without the adapter.
-
-    ``home`` is a prefix that belongs to one test; all keys begin with it.
-    """
-
-    home: str
-
-    def read(self, key: str) -> bytes: ...
-
-    def write(self, key: str, content: bytes) -> None: ...
-
-    def remove(self, key: str) -> None: ...
-
-    def stored(self) -> list[str]:
-        """Return every key, sorted."""
-
-
 def claim_each(store: ObjectStore, keys: list[str], me: int, barrier: ProcessBarrier) -> list[bool]:
     """Race to create each key, and return which this process created."""
     won = []
@@ -66,7 +49,7 @@ def claim_each(store: ObjectStore, keys: list[str], me: int, barrier: ProcessBar
     return won
 
 
-class ObjectStoreContract:
+class ObjectStoreContract(PiecesContract):
     """The contract of every object store."""
 
     # -- one object ---------------------------------------------------------------------------------------------
@@ -159,6 +142,9 @@ class ObjectStoreContract:
             lambda: store.put(key, b""),
             lambda: store.head(key),
             lambda: store.tail(key, 1),
+            lambda: store.piece(key, 0, 1),
+            lambda: store.put_pieces(key, 0, ()),
+            lambda: store.put_pieces(key, PIECE + 1, (bytes(PIECE), b"x")),
             lambda: store.delete(key),
             lambda: store.copy(key, probe.home + "target"),
             lambda: store.copy(probe.home + "source", key),
@@ -391,7 +377,7 @@ class ObjectStoreContract:
         assert probe.stored() == []
 
 
-class CreatingContract(ObjectStoreContract):
+class CreatingContract(WholePiecesContract, ObjectStoreContract):
     """The contract of stores that guarantee ``atomic_create``."""
 
     def test_put_if_absent_creates_once(self, store: ObjectStore, probe: Probe) -> None:

@@ -14,6 +14,7 @@ from unittest.mock import MagicMock
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import attrs
 import boto3
 import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
@@ -30,8 +31,11 @@ from lancekeep.adapters.object_stores.local import LocalObjectStore
 from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.adapters.object_stores.s3 import RACERS, S3ObjectStore
 from lancekeep.adapters.object_stores.s3_client import s3_client
+from lancekeep.application.pieces import copy_in_pieces, in_pieces
+from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import (
     AccessDenied,
+    ConcurrentModification,
     InvalidInput,
     LancekeepError,
     NotFound,
@@ -40,8 +44,9 @@ from lancekeep.domain.errors import (
     UnsafeStore,
     UnsafeStoreWarning,
 )
-from lancekeep.ports.object_store import ObjectStore
+from lancekeep.ports.object_store import PIECE, ObjectStore, Piece
 from lancekeep.testing.concurrency import race_processes
+from lancekeep.testing.object_pieces import Interrupted, broken_after
 from lancekeep.testing.object_store import CopyingContract, CreatingContract, ObjectStoreContract, Probe, claim_each
 
 if TYPE_CHECKING:
@@ -480,7 +485,7 @@ class Server:
 
     def __init__(self, client: S3Client) -> None:
         self.requests: list[str] = []
-        self._ignores_conditions = False
+        self._ignored: tuple[str, ...] = ()
         self._script: dict[str, list[Callable[[AWSPreparedRequest], AWSResponse]]] = {}
         intercept: Callable[..., Any] = self._intercept
         client.meta.events.register("before-send.s3.*", intercept)
@@ -495,13 +500,18 @@ class Server:
 
     def ignores_conditions(self) -> None:
         """Let creates overwrite, as on a server without ``If-None-Match``."""
-        self._ignores_conditions = True
+        self.ignores("If-None-Match")
+
+    def ignores(self, *headers: str) -> None:
+        """Ignore headers of requests."""
+        self._ignored = headers
 
     def _intercept(self, request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse | None:
         operation = event_name.rpartition(".")[2]
         self.requests.append(operation)
-        if self._ignores_conditions and "If-None-Match" in request.headers:
-            del request.headers["If-None-Match"]
+        for header in self._ignored:
+            if header in request.headers:
+                del request.headers[header]
         planned = self._script.get(operation)
         return planned.pop(0)(request) if planned else None
 
@@ -732,10 +742,8 @@ class TestS3(S3Contract):
         assert probe.uploads() == 0
 
     @pytest.mark.parametrize("operation", ["UploadPart", "CompleteMultipartUpload"])
-    def test_failed_upload_is_aborted(
-        self, probe: Bucket, parts: tuple[S3ObjectStore, Server], large: bytes, operation: str
-    ) -> None:
-        store, server = parts
+    def test_failed_upload_is_aborted(self, probe: Bucket, large: bytes, operation: str) -> None:
+        store, server = connect(probe, multipart_limit=6 * 2**20, part_size=5 * 2**20, retry=Retry(patience=0))
         server.answers(operation, (503, "SlowDown"))
         with pytest.raises(StoreUnavailable, match="SlowDown"):
             store.put_if_absent("a", large)
@@ -758,6 +766,116 @@ class TestS3(S3Contract):
             store.put_if_absent("a", large)
         assert probe.read("a") == large
         assert store.put_if_absent("a", large) is False
+
+    # -- in pieces
+
+    def test_object_of_one_piece_is_copied_by_two_requests(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        for size in (1, PIECE):
+            probe.write("a", bytes(size))
+            copy_in_pieces(store, "a", store, "b", Retry())
+            assert len(probe.read("b")) == size
+        assert server.requests == ["GetObject", "PutObject"] * 2
+
+    def test_single_piece_is_sent_again(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.answers("UploadPart", (503, "SlowDown"))
+        server.loses_the_reply("UploadPart")
+        server.answers("UploadPart", (500, "InternalError"))
+        content = os.urandom(1024) * 1024
+        pieces = [content * 16, content[:5]]
+        store.put_pieces("a", PIECE + 5, pieces)
+        assert probe.read("a") == b"".join(pieces)
+        assert server.requests == ["CreateMultipartUpload", *["UploadPart"] * 5, "CompleteMultipartUpload"]
+
+    @pytest.mark.parametrize(
+        ("operation", "answer", "error"),
+        [
+            ("CreateMultipartUpload", (503, "SlowDown"), StoreUnavailable),
+            ("UploadPart", (503, "SlowDown"), StoreUnavailable),
+            ("UploadPart", (403, "AccessDenied"), AccessDenied),
+            ("UploadPart", (404, "NoSuchUpload"), StoreUnavailable),
+            ("CompleteMultipartUpload", (500, "InternalError"), StoreUnavailable),
+            ("CompleteMultipartUpload", (412, "PreconditionFailed"), InvalidInput),
+        ],
+    )
+    def test_failed_write_in_pieces_leaves_nothing(
+        self, probe: Bucket, operation: str, answer: tuple[int, str], error: type[LancekeepError]
+    ) -> None:
+        store, server = connect(probe, retry=Retry(patience=0))
+        probe.write("a", b"kept")
+        server.answers(operation, answer)
+        with pytest.raises(error, match=answer[1]):
+            store.put_pieces("a", PIECE + 1, iter([bytes(PIECE), b"x"]))
+        assert (probe.read("a"), probe.uploads()) == (b"kept", 0)
+
+    def test_failing_or_changed_source_leaves_no_upload(self, probe: Bucket) -> None:
+        store, _ = connect(probe)
+        with pytest.raises(Interrupted):
+            store.put_pieces("a", 3 * PIECE, broken_after(2))
+        probe.write("source", bytes(PIECE + 1))
+        size, pieces = in_pieces(store, "source", Retry())
+        probe.write("source", b"x" * (PIECE + 1))
+        with pytest.raises(ConcurrentModification):
+            store.put_pieces("a", size, pieces)
+        assert (probe.stored(), probe.uploads()) == (["source"], 0)
+
+    @pytest.mark.parametrize("content", [b"9876543210", b"0"])
+    def test_changed_object_is_noticed_without_conditions(self, probe: Bucket, content: bytes) -> None:
+        store, server = connect(probe)
+        probe.write("a", b"0123456789")
+        first = store.piece("a", 0, 4)
+        server.ignores("If-Match")
+        probe.write("a", content)
+        with pytest.raises(ConcurrentModification):
+            store.piece("a", 4, 4, first.stamp)
+
+    def test_server_without_ranges_is_refused(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        server.ignores("Range")
+        probe.write("a", b"0123456789")
+        assert store.piece("a", 0, 10).content == b"0123456789"
+        for start, most in ((0, 4), (4, 4), (4, 99)):
+            with pytest.raises(UnsafeStore, match="ignores ranges"):
+                store.piece("a", start, most)
+
+    def test_lost_reply_of_a_completion_is_repeated_by_the_caller(self, probe: Bucket) -> None:
+        store, server = connect(probe)
+        probe.write("source", bytes(PIECE + 1))
+        server.loses_the_reply("CompleteMultipartUpload")
+        assert copy_in_pieces(store, "source", store, "a", Retry()) == PIECE + 1
+        assert (len(probe.read("a")), probe.uploads()) == (PIECE + 1, 0)
+
+    def test_short_answer_is_read_again(self, probe: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, _ = connect(probe)
+        probe.write("source", bytes(PIECE) + b"end")
+        whole = store.piece
+        cuts = [True]
+
+        def cut(key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+            piece = whole(key, start, most, stamp)
+            return attrs.evolve(piece, content=piece.content[:-1]) if start and cuts and cuts.pop() else piece
+
+        monkeypatch.setattr(store, "piece", cut)
+        copy_in_pieces(store, "source", store, "a", Retry())
+        assert probe.read("a") == bytes(PIECE) + b"end"
+        assert probe.uploads() == 0
+
+    def test_copy_without_etags_of_parts_passes_through_the_process(
+        self, probe: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, _ = connect(probe)
+        other = Bucket(probe.endpoint)
+
+        def fail(*_: object) -> NoReturn:
+            raise KeyError("ETag")
+
+        monkeypatch.setattr(store._client, "copy", fail)
+        probe.write("a", bytes(PIECE + 1))
+        other.write("a", b"other")
+        store.copy("a", "b")
+        store.duplicate(other.name, "a", "c")
+        assert (probe.read("b"), probe.read("c")) == (bytes(PIECE + 1), b"other")
 
 
 class TestS3InAContainer(S3Contract):

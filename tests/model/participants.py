@@ -36,7 +36,7 @@ from lancekeep.domain.layout import DatasetRoot
 from lancekeep.domain.lineage import Base
 from lancekeep.domain.version_row import BatchReservation, Claim, Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Piece, Tail
 
 ONE_MORE_TRY = Retry(patience=0, clock=lambda: 0.0, sleep=lambda _: None)
 """An effect that failed is repeated once: the smallest patience that shows what a repetition can do."""
@@ -374,8 +374,14 @@ class _Objects:
     def tail(self, key: str, most: int) -> Tail | None:
         raise NotImplementedError("no participant needs it")
 
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        raise NotImplementedError("no participant needs it")
+
     def put(self, key: str, content: bytes) -> None:
         self._ask("objects.put", key, content)
+
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        raise NotImplementedError("no participant needs it")
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         created: bool = self._ask("objects.put_if_absent", key, content)

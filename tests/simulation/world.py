@@ -21,7 +21,7 @@ from lancekeep.domain.errors import LancekeepError, StoreUnavailable, UnsafeStor
 from lancekeep.domain.naming import final_path
 from lancekeep.domain.version_row import Reservation, VersionRow
 from lancekeep.ports.commit_store import CommitStoreGuarantees
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime, Tail
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Piece, StorageTime, Tail
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -285,8 +285,14 @@ class Objects:
     def tail(self, key: str, most: int) -> Tail | None:
         return self._process.call("objects", "tail", key, lambda: self._raw.tail(key, most))
 
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        return self._process.call("objects", "piece", key, lambda: self._raw.piece(key, start, most, stamp))
+
     def put(self, key: str, content: bytes) -> None:
         self._process.call("objects", "put", key, lambda: self._raw.put(key, content), changes=key)
+
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        self.put(key, b"".join(pieces))
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         if not self.guarantees.atomic_create:

@@ -39,6 +39,7 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
             "setattr",
         },
     ),
+    "adapters/object_stores/fsspec_store.py": (OTHERS, {"closed"}),
     "adapters/rest/connection.py": (OTHERS, {"check_hostname"}),
     "adapters/rest/errors.py": ("the code of the server, on its error", {"setattr"}),
     "application/commits/protocol_runner.py": (CAUSE, {"__cause__"}),

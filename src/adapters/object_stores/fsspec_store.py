@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import fsspec
+from fsspec.spec import AbstractBufferedFile
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix, is_after
 from lancekeep.adapters.object_stores.native_options import is_native_option
+from lancekeep.application.pieces import in_pieces
+from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import (
     AccessDenied,
+    ConcurrentModification,
     InvalidInput,
     LancekeepError,
     MissingExtra,
@@ -24,7 +28,9 @@ from lancekeep.domain.errors import (
     UnsafeStore,
     UnsafeStoreWarning,
 )
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
+from lancekeep.ports.object_store import PIECE, ObjectInfo, ObjectStoreGuarantees, Piece, Tail
+
+T = TypeVar("T")
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
@@ -40,8 +46,9 @@ class FsspecObjectStore:
     write its final name by `head` and `put`.
 
     `put` is fsspec's ``pipe_file``. On cloud storage this is one atomic upload. Implementations that write a file in
-    place (sftp, smb, local) may show a partial file to a reader, and may leave one after a crash. Each read first
-    clears the cached listings, so that it sees writes of other processes.
+    place (sftp, smb, local) may show a partial file to a reader, and may leave one after a crash. `put_pieces` is one
+    upload, too; where a file is written in place, a failure removes the file. Each read first clears the cached
+    listings, so that it sees writes of other processes.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=False, atomic_copy=False, durable=False)
@@ -75,10 +82,38 @@ class FsspecObjectStore:
             content: bytes = self._filesystem.cat_file(path, start=max(0, info.size - most)) if info.size else b""
             return Tail(content, info.size)
 
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        """Return a range of an object; size, ETag and time are the stamp."""
+        if stamp is None:
+            content = self._range(key, start, most)
+            if len(content) < most:
+                return Piece(content, start + len(content), "")
+            stamp = self._stamp(key)[0]  # older than the content that is read now
+        content = self._range(key, start, most)
+        after, size = self._stamp(key)
+        if after != stamp:
+            raise ConcurrentModification(f"{self.root_uri}{key} was changed while it was read")
+        return Piece(content, size, stamp)
+
     def put(self, key: str, content: bytes) -> None:
         path = self._path(key)
         with self._boundary(key):
             self._in_directory(path, lambda: self._filesystem.pipe_file(path, content))
+
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        if size <= PIECE:
+            self.put(key, b"".join(pieces))
+            return
+        path = self._path(key)
+        with self._boundary(key):
+            file = self._in_directory(path, lambda: self._filesystem.open(path, "wb", block_size=PIECE))
+            try:
+                for piece in pieces:
+                    file.write(piece)
+                file.close()
+            except BaseException:
+                self._abandon(path, file)
+                raise
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         if not self._emulate_create:
@@ -130,7 +165,7 @@ class FsspecObjectStore:
             with self._boundary(source):
                 self._in_directory(path, lambda: self._filesystem.cp_file(source_path, path))
         except UnsafeStore:  # the implementation has no copy
-            self.put(target, self.get(source))
+            self.put_pieces(target, *in_pieces(self, source, Retry()))
 
     def prune(self, directory: str) -> None:
         """Remove empty directories; the storage itself refuses to remove others."""
@@ -186,15 +221,47 @@ class FsspecObjectStore:
                 entries[f"{name}/" if found["type"] == "directory" else name] = found
         return dict(sorted(entries.items()))
 
-    def _in_directory(self, path: str, act: Callable[[], object]) -> None:
+    def _range(self, key: str, start: int, most: int) -> bytes:
+        path = self._path(key)
+        with self._boundary(key):
+            try:
+                content: bytes = self._filesystem.cat_file(path, start=start, end=start + most)
+            except FileNotFoundError:
+                raise
+            except Exception:  # some implementations find no range in an empty object
+                info = self.head(key) if start == 0 else None
+                if info is None or info.size:
+                    raise
+                content = b""
+        if len(content) > most:
+            raise UnsafeStore(f"{self.root_uri}{key}: not read, since this storage ignores ranges")
+        return content
+
+    def _stamp(self, key: str) -> tuple[str, int]:
+        info = self.head(key)
+        if info is None:
+            raise ObjectNotFound(f"{self.root_uri}{key}: no such object")
+        return f"{info.size} {info.etag} {info.modified}", info.size
+
+    def _abandon(self, path: str, file: Any) -> None:
+        """Discard an upload; remove a file that was written in place."""
+        with suppress(Exception):  # the caller raises the original error
+            if isinstance(file, AbstractBufferedFile):
+                file.discard()
+            else:
+                file.close()
+                self._filesystem.rm_file(path)
+        if isinstance(file, AbstractBufferedFile):
+            file.closed = True  # else it completes the upload when it is deleted
+
+    def _in_directory(self, path: str, act: Callable[[], T]) -> T:
         """Create an object; recreate its directory whenever another process has pruned it."""
         for _ in range(_PRUNINGS):
             with suppress(FileNotFoundError):
-                act()
-                return
+                return act()
             with suppress(FileNotFoundError):
                 self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-        act()
+        return act()
 
     def _is_link(self, path: str) -> bool:
         is_link = getattr(self._filesystem, "islink", None)
@@ -215,6 +282,8 @@ class FsspecObjectStore:
         """Translate errors of any implementation without their texts, which may hold credentials."""
         try:
             yield
+        except LancekeepError:
+            raise
         except Exception as error:  # an implementation may raise any error of its library
             raise _understood(error, self.root_uri + key) from error
 

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
@@ -17,13 +17,14 @@ from typing import Concatenate, ParamSpec, TypeVar
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix, is_after
 from lancekeep.domain.errors import (
     AccessDenied,
+    ConcurrentModification,
     InvalidInput,
     LancekeepError,
     ObjectNotFound,
     StoreUnavailable,
 )
 from lancekeep.local_files import NO_HARD_LINKS, content_of, hard_link
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Piece, Tail
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,9 +95,27 @@ class LocalObjectStore:
             return None
 
     @_boundary
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        """Return a range of a file; inode, size and modification time are the stamp."""
+        try:
+            piece, before = _piece(_path(key), start, most)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectNotFound(f"/{key}: no such file") from error
+        if before != piece.stamp or stamp not in (None, before):
+            raise ConcurrentModification(f"/{key} was changed while it was read")
+        return piece
+
+    @_boundary
     def put(self, key: str, content: bytes) -> None:
+        self._put(key, (content,))
+
+    @_boundary
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        self._put(key, pieces)
+
+    def _put(self, key: str, pieces: Iterable[bytes]) -> None:
         path = _path(key)
-        temporary = self._write_beside(path, content)
+        temporary = self._write_beside(path, pieces)
         try:
             os.rename(temporary, path)
         except OSError:
@@ -108,7 +127,7 @@ class LocalObjectStore:
     def put_if_absent(self, key: str, content: bytes) -> bool:
         path = _path(key)
         if content:
-            temporary = self._write_beside(path, content)
+            temporary = self._write_beside(path, (content,))
             try:
                 created = _link(temporary, path)
             finally:
@@ -186,7 +205,7 @@ class LocalObjectStore:
         except OSError as error:
             if error.errno not in NO_HARD_LINKS:
                 raise
-            self.put(target, self.get(source))
+            self.duplicate(source, target)
             return
         try:
             os.rename(temporary, path)
@@ -207,11 +226,12 @@ class LocalObjectStore:
         temporary = _temporary(path)
         os.close(self._in_directory(path, lambda: _new_file(temporary)))
         try:
-            shutil.copyfile(_path(source), temporary)
+            try:
+                shutil.copyfile(_path(source), temporary)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                raise ObjectNotFound(f"/{source}: no such file") from error
             self._sync_file(temporary)
             os.rename(temporary, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise ObjectNotFound(f"/{source}: no such file") from error
         finally:
             _remove(temporary)
         self._sync_directory_of(path)
@@ -286,15 +306,16 @@ class LocalObjectStore:
         except OSError as error:
             raise _understood(error, directory) from error
 
-    def _write_beside(self, path: str, content: bytes) -> str:
-        """Write the content to a new temporary file in the directory of ``path``, and return its path."""
+    def _write_beside(self, path: str, pieces: Iterable[bytes]) -> str:
+        """Write the pieces to a new temporary file in the directory of ``path``, and return its path."""
         temporary = _temporary(path)
         file = self._in_directory(path, lambda: _new_file(temporary))
         try:
             try:
-                rest = memoryview(content)
-                while rest:
-                    rest = rest[os.write(file, rest) :]
+                for piece in pieces:
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[os.write(file, rest) :]
                 if self._fsync:
                     os.fsync(file)
             finally:
@@ -385,6 +406,21 @@ def _tail(path: str, most: int) -> Tail:
         return Tail(os.pread(file, most, max(0, size - most)), size)
     finally:
         os.close(file)
+
+
+def _piece(path: str, start: int, most: int) -> tuple[Piece, str]:
+    """Return a range of a file with its stamp after it was read, and its stamp before."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = _stamp(os.fstat(file))
+        content, status = os.pread(file, most, start), os.fstat(file)
+        return Piece(content, status.st_size, _stamp(status)), before
+    finally:
+        os.close(file)
+
+
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
 
 def _is_wanted(entry: os.DirEntry[str], unfinished: bool) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from threading import Lock
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
-from lancekeep.domain.errors import ObjectNotFound
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Tail
+from lancekeep.domain.errors import ConcurrentModification, ObjectNotFound
+from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, Piece, Tail
 
 
 def _now() -> datetime:
@@ -47,10 +47,20 @@ class MemoryObjectStore:
         content = self._objects.get(key)
         return None if content is None else Tail(content[-most:], len(content))
 
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        content = self.get(key)
+        found = str(hash(content))
+        if stamp not in (None, found):
+            raise ConcurrentModification(f"{self.root_uri}{key} was changed while it was read")
+        return Piece(content[start : start + most], len(content), found)
+
     def put(self, key: str, content: bytes) -> None:
         check_key(key)
         with self._lock:
             self._write(key, content)
+
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        self.put(key, b"".join(pieces))
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         check_key(key)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from urllib.parse import urlsplit
@@ -24,8 +25,11 @@ from botocore.exceptions import (
 
 from lancekeep.adapters.object_stores.keys import check_directory, check_key, check_prefix
 from lancekeep.application.concurrency import race
+from lancekeep.application.pieces import in_pieces
+from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import (
     AccessDenied,
+    ConcurrentModification,
     InvalidInput,
     LancekeepError,
     NotFound,
@@ -34,7 +38,14 @@ from lancekeep.domain.errors import (
     UnsafeStore,
     UnsafeStoreWarning,
 )
-from lancekeep.ports.object_store import ObjectInfo, ObjectStoreGuarantees, StorageTime, Tail
+from lancekeep.ports.object_store import (
+    PIECE,
+    ObjectInfo,
+    ObjectStoreGuarantees,
+    Piece,
+    StorageTime,
+    Tail,
+)
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -64,6 +75,10 @@ class _Condition(TypedDict, total=False):
     IfNoneMatch: Literal["*"]
 
 
+class _Unchanged(TypedDict, total=False):
+    IfMatch: str
+
+
 class _Start(TypedDict, total=False):
     StartAfter: str
 
@@ -88,6 +103,8 @@ class S3ObjectStore:
         probe_below: The directory in which `prove` tries the condition before the first `put_if_absent`. AWS is known
             to respect the condition and not probed; some other servers accept and ignore it.
         unsafe: Warn after a failed probe instead of raising.
+        retry: Retries single parts of an upload and of a copy. Without it, an error of one request would repeat a large
+            object from its beginning.
     """
 
     guarantees = ObjectStoreGuarantees(atomic_create=True, atomic_copy=False, durable=True, paged=True)
@@ -102,6 +119,7 @@ class S3ObjectStore:
         part_size: int = 64 * 2**20,
         probe_below: str | None = None,
         unsafe: bool = False,
+        retry: Retry | None = None,
     ) -> None:
         if not conditional:
             self.guarantees = attrs.evolve(self.guarantees, atomic_create=False)
@@ -113,6 +131,7 @@ class S3ObjectStore:
         needs_probe = conditional and not (urlsplit(client.meta.endpoint_url).hostname or "").endswith(_AWS)
         self._probe_below = probe_below if needs_probe else None
         self._unsafe = unsafe
+        self._retry = retry or Retry()
         client.meta.events.register("after-call.s3", _record_time, unique_id="lancekeep-storage-time")
 
     def prove(self) -> None:
@@ -211,10 +230,46 @@ class S3ObjectStore:
             content = found["Body"].read()
         return Tail(content, int(found.get("ContentRange", "").rpartition("/")[2] or len(content)))
 
+    def piece(self, key: str, start: int, most: int, stamp: str | None = None) -> Piece:
+        """Return a range of an object; its ETag is the stamp."""
+        check_key(key)
+        unchanged: _Unchanged = {"IfMatch": stamp} if stamp else {}
+        with self._boundary(key):
+            try:
+                found = self._client.get_object(
+                    Bucket=self._bucket, Key=key, Range=f"bytes={start}-{start + most - 1}", **unchanged
+                )
+            except ClientError as error:
+                if _status(error) == 412 or (_status(error) == 416 and stamp is not None):
+                    raise self._changed(key) from error
+                if _status(error) == 416:  # an empty object has no ranges
+                    return Piece(b"", 0, "")
+                raise
+            place = found.get("ContentRange", "")
+            if found["ContentLength"] > most or (start and not place.startswith(f"bytes {start}-")):
+                found["Body"].close()
+                raise UnsafeStore(f"{self.root_uri}{key}: not read, since {self._server} ignores ranges")
+            content = found["Body"].read()
+        piece = Piece(content, int(place.rpartition("/")[2] or len(content)), found.get("ETag", ""))
+        if stamp not in (None, piece.stamp):  # the server ignores the condition
+            raise self._changed(key)
+        return piece
+
+    def _changed(self, key: str) -> ConcurrentModification:
+        return ConcurrentModification(f"{self.root_uri}{key} was replaced while it was read")
+
     def put(self, key: str, content: bytes) -> None:
         check_key(key)
         with self._boundary(key):
             self._write(key, content, {})
+
+    def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+        if size <= PIECE:
+            self.put(key, b"".join(pieces))
+            return
+        check_key(key)
+        with self._boundary(key):
+            self._upload(key, pieces, {})
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         check_key(key)
@@ -282,14 +337,11 @@ class S3ObjectStore:
     def copy(self, source: str, target: str) -> None:
         check_key(source)
         check_key(target)
-        with self._boundary(source):
-            if source == target:  # S3 refuses a copy to itself
+        if source == target:  # S3 refuses a copy to itself
+            with self._boundary(source):
                 self._client.head_object(Bucket=self._bucket, Key=source)
-                return
-            try:
-                self._client.copy({"Bucket": self._bucket, "Key": source}, self._bucket, target)
-            except KeyError:  # some servers do not return the ETag of a copied part
-                self._write(target, self._client.get_object(Bucket=self._bucket, Key=source)["Body"].read(), {})
+            return
+        self.duplicate(self._bucket, source, target)
 
     def duplicate(self, bucket: str, source: str, target: str) -> None:
         """Copy an object of another bucket of the same server, which copies the bytes.
@@ -300,7 +352,10 @@ class S3ObjectStore:
         check_key(source)
         check_key(target)
         with self._boundary(source):
-            self._client.copy({"Bucket": bucket, "Key": source}, self._bucket, target)
+            try:
+                self._client.copy({"Bucket": bucket, "Key": source}, self._bucket, target)
+            except KeyError:  # some servers do not return the ETag of a copied part
+                self.put_pieces(target, *in_pieces(S3ObjectStore(bucket, self._client), source, self._retry))
 
     def prune(self, directory: str) -> None:
         """Do nothing: directories do not exist."""
@@ -333,6 +388,10 @@ class S3ObjectStore:
         if len(content) <= self._multipart_limit:
             self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
             return
+        starts = range(0, len(content), self._part_size)
+        self._upload(key, (content[start : start + self._part_size] for start in starts), condition)
+
+    def _upload(self, key: str, parts: Iterable[bytes], condition: _Condition) -> None:
         upload = self._client.create_multipart_upload(Bucket=self._bucket, Key=key)["UploadId"]
         try:
             self._client.complete_multipart_upload(
@@ -341,8 +400,11 @@ class S3ObjectStore:
                 UploadId=upload,
                 MultipartUpload={
                     "Parts": [
-                        {"PartNumber": number, "ETag": self._write_part(key, upload, number, content, start)}
-                        for number, start in enumerate(range(0, len(content), self._part_size), 1)
+                        {
+                            "PartNumber": number,
+                            "ETag": self._retry.call(partial(self._write_part, key, upload, number, part)),
+                        }
+                        for number, part in enumerate(parts, 1)
                     ]
                 },
                 **condition,
@@ -353,11 +415,11 @@ class S3ObjectStore:
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
             raise
 
-    def _write_part(self, key: str, upload: str, number: int, content: bytes, start: int) -> str:
-        part = content[start : start + self._part_size]
-        return self._client.upload_part(Bucket=self._bucket, Key=key, UploadId=upload, PartNumber=number, Body=part)[
-            "ETag"
-        ]
+    def _write_part(self, key: str, upload: str, number: int, part: bytes) -> str:
+        with self._boundary(key):
+            return self._client.upload_part(
+                Bucket=self._bucket, Key=key, UploadId=upload, PartNumber=number, Body=part
+            )["ETag"]
 
     @property
     def _server(self) -> str:
