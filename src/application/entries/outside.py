@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 
+from lancekeep.application.pieces import copy_in_pieces
+from lancekeep.application.retry import Retry
 from lancekeep.domain.errors import Unsupported
 from lancekeep.ports.object_store import ObjectStore
 
@@ -28,15 +32,17 @@ def nowhere(uri: str) -> OutsideDirectory:
     raise Unsupported(f"{uri}: this catalog opens no directory outside of its root")
 
 
-def copy_object(source: ObjectStore, key: str, target: ObjectStore, copy: str) -> None:
+def copy_object(source: ObjectStore, key: str, target: ObjectStore, copy: str, retry: Retry) -> None:
     """Copy an object, also to another object store.
 
-    Between two object stores, its bytes pass through this process.
+    Between two object stores, its bytes pass through this process in pieces.
 
     Raises:
         ObjectNotFound: The object does not exist.
+        ConcurrentModification: The object was changed while it was copied.
+        Damaged: The copy has another size.
     """
     if source.root_uri == target.root_uri:
-        target.copy(key, copy)
+        retry.call(partial(target.copy, key, copy))
     else:
-        target.put(copy, source.get(key))
+        copy_in_pieces(source, key, target, copy, retry)

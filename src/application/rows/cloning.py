@@ -214,7 +214,7 @@ class Cloning:
         retry = self._ledger.commits.retry
         for place in directories.values():
             for path in retry.call(partial(self._needed, place, names)):
-                retry.call(partial(copy_object, place.objects, f"{place.key}/{path}", objects, f"{target.key}/{path}"))
+                copy_object(place.objects, f"{place.key}/{path}", objects, f"{target.key}/{path}", retry)
                 copied.add(path)
         held = {path.rpartition("/")[0] + "/" for path in copied} | copied
         missing = next((file for file in files if file.path not in held), None)

@@ -43,7 +43,9 @@ _ROUNDS = 5
 _LISTINGS = 10
 _BATCH = 64
 _BATCH_BYTES = 1 << 28
-"""Between two object stores, the files of a batch are in memory, up to eight at a time."""
+"""A batch ends early, so that progress is reported and the claim is verified between large files."""
+_ATTEMPTS = 5
+"""How often the copy of a file that another process changes begins again."""
 
 
 @attrs.frozen
@@ -136,6 +138,7 @@ class Backup:
         self._held: dict[str, int] = {}
         self._now: dict[str, ObjectInfo] = {}
         self._copied: dict[str, int] = {}
+        self._changing: set[str] = set()
         self._new: set[str] = set()
         self._first: set[str] = set()
         self._bases: set[str] = set()
@@ -463,7 +466,7 @@ class Backup:
         for _ in range(_LISTINGS):
             infos = look()
             copied = self._copy(infos, what)
-            if len(copied) == len(infos):
+            if copied >= infos.keys() - self._changing:
                 break
         return copied
 
@@ -484,7 +487,7 @@ class Backup:
             if (act is None and self._now.get(path) == info)
             or (self._held.get(path) == info.size and BackedUpFile.of(path).part is Part.NAMED)
         }
-        remaining = [path for path in infos if path not in present]
+        remaining = [path for path in infos if path not in present and path not in self._changing]
         done, total = 0, len(remaining)
         for batch in _batches({path: infos[path].size for path in remaining}):
             self._progress(done, total, what)
@@ -500,16 +503,30 @@ class Backup:
     def _copy_one(self, path: str) -> int | None:
         """Copy one file, and return its size; None if it does not exist any more."""
         if self._duplicate is None:
-            content = self._source.get(path)
-            if content is not None:
-                self._target.put(path, content)
-            return None if content is None else len(content)
+            return self._copy_in_pieces(path)
         try:
             self._retry.call(partial(self._duplicate, self._source.key(path), self._target.key(path)))
         except ObjectNotFound:
             return None
         info = self._target.head(path)
         return 0 if info is None else info.size
+
+    def _copy_in_pieces(self, path: str) -> int | None:
+        """Copy one file between two object stores.
+
+        A large file that a process keeps changing is left out. No version names it: it is a log or a database.
+
+        Raises:
+            ConcurrentModification: A file that versions may name keeps changing.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._source.copy_in_pieces(path, self._target)
+            except ConcurrentModification:
+                if attempt == _ATTEMPTS - 1 and BackedUpFile.of(path).is_named:
+                    raise
+        self._changing.add(path)
+        return None
 
     def _place_manifest(self, path: str) -> int | None:
         """Copy a manifest, which names directories below the target in place of those below the source.

@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 
 from lancekeep.application.entries.outside import OutsideDirectory
+from lancekeep.application.pieces import copy_in_pieces
 from lancekeep.application.retry import Retry
 from lancekeep.domain.backup import (
     FILES,
@@ -71,6 +72,18 @@ class BackupPlace:
     def put(self, path: str, content: bytes) -> None:
         """Write a file, or replace it."""
         self.retry.call(partial(self.directory.objects.put, self.key(path), content))
+
+    def copy_in_pieces(self, path: str, target: BackupPlace) -> int | None:
+        """Copy a file to another place, and return its size; None if it does not exist.
+
+        Raises:
+            ConcurrentModification: The file was changed while it was copied.
+        """
+        one, other = self.directory.objects, target.directory.objects
+        try:
+            return copy_in_pieces(one, self.key(path), other, target.key(path), self.retry)
+        except ObjectNotFound:
+            return None
 
     def delete(self, path: str) -> None:
         """Remove a file if it exists."""

@@ -246,7 +246,7 @@ class Tiering:
         return name
 
     def _copy_object(self, source: OutsideDirectory, key: str, target: OutsideDirectory, copy: str) -> None:
-        self._ledger.commits.retry.call(partial(copy_object, source.objects, key, target.objects, copy))
+        copy_object(source.objects, key, target.objects, copy, self._ledger.commits.retry)
 
     def _read(self, row: VersionRow) -> bytes:
         try:
