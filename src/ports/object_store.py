@@ -18,7 +18,7 @@ class ObjectInfo:
     Attributes:
         key: the key.
         size: the size in bytes.
-        etag: the ETag, for callers. Lancekeep neither stores nor compares it.
+        etag: the ETag, for callers. Lancekeep does not store it, and compares it only within a copy, as `Piece.stamp`.
         modified: when the object was created under this key, in UTC, by the clock of the storage; None if unknown.
     """
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
@@ -21,6 +21,7 @@ from deployments import bucket, s3_options
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
 from lancekeep.adapters.object_stores.local import LocalObjectStore
+from lancekeep.adapters.object_stores.memory import MemoryObjectStore
 from lancekeep.application.pieces import copy_in_pieces
 from lancekeep.application.retry import Retry
 from lancekeep.ports.object_store import PIECE, ObjectStore, Piece
@@ -91,6 +92,18 @@ def test_backup_holds_two_pieces_of_each_file_in_progress(lake: Path, tmp_path: 
     assert {(data_directory(restored) / name).stat().st_size for name in names} == {3 * PIECE}
     with lancekeep.connect(str(restored), commit_store="conditional-put://") as catalog:
         assert catalog.open("ml.t").to_table()["id"].to_pylist() == [1, 2, 3]
+
+
+def test_copy_of_another_size_is_damaged() -> None:
+    class Cutting(MemoryObjectStore):
+        def put_pieces(self, key: str, size: int, pieces: Iterable[bytes]) -> None:
+            super().put_pieces(key, size, pieces)
+            self.put(key, self.get(key)[:-1])
+
+    source = MemoryObjectStore()
+    source.put("a", bytes(PIECE + 1))
+    with pytest.raises(lancekeep.Damaged, match="has 16,777,216 bytes; 16,777,217 bytes were copied"):
+        copy_in_pieces(source, "a", Cutting(), "b", Retry())
 
 
 def growing(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
