@@ -246,7 +246,7 @@ class S3ObjectStore:
                     return Piece(b"", 0, "")
                 raise
             place = found.get("ContentRange", "")
-            if found["ContentLength"] > most or (start and not place.startswith(f"bytes {start}-")):
+            if found["ContentLength"] > most or not (place or "bytes 0-").startswith(f"bytes {start}-"):
                 found["Body"].close()
                 raise UnsafeStore(f"{self.root_uri}{key}: not read, since {self._server} ignores ranges")
             content = found["Body"].read()
