@@ -187,6 +187,17 @@ class Lineage:
         again = self._manifest(root, row.path, row.version)
         return again is not None and again.transaction == manifest.transaction
 
+    def witness(self, root: DatasetRoot, row: VersionRow) -> Callable[[], bool]:
+        """Return a function that returns whether a version still exists.
+
+        A table that is created again in the directory has versions of the same names, which a caller must not remove.
+        """
+        manifest = self._manifest(root, row.path, row.version)
+        file = None if manifest is None else manifest.first_file()
+        if file is not None:
+            return partial(self._has, root, file)
+        return partial(self.keeps_files, root, row, None if manifest is None else manifest.transaction)
+
     def require_predecessor(self, root: DatasetRoot, staged: StagedManifest, transaction: str) -> None:
         """Check that the version that a staged manifest follows still exists.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -25,13 +25,14 @@ from lancekeep.domain.commit import (
     FAULT,
     Event,
     Progress,
+    Unknown,
     advance,
     begin_help,
     failed,
     found_predecessor,
     understand,
 )
-from lancekeep.domain.commit_token import StagedManifest
+from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.commit_transitions import Effect, Reply, State
 from lancekeep.domain.errors import (
     CommitRefused,
@@ -50,6 +51,8 @@ from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from lancekeep.application.commits.direct_commits import DirectCommits
+
+Success = TypeVar("Success")
 
 REMEMBERED = 4096
 """The number of final rows kept in memory, because a native commit reads its own version back twice."""
@@ -420,3 +423,21 @@ def moved(fence: VersionRow | None, advice: str = "Connect with that commit stor
     place = "another commit store" if fence is None or fence.moved_to is None else fence.moved_to
     name = "" if fence is None else f"{fence.base_uri}: "
     return CommitStoreMismatch(f"{name}the versions of this table moved to {place}. {advice}")
+
+
+def confirmed(committed: Success, confirm: Callable[[], object], token: Callable[[], CommitToken]) -> Success | Unknown:
+    """Return a committed outcome that ``confirm`` accepts.
+
+    Returns:
+        The outcome; `Unknown` if ``confirm`` could not decide, because the version exists all the same.
+
+    Raises:
+        CommitRefused: ``confirm`` raised it.
+    """
+    try:
+        confirm()
+    except CommitRefused:
+        raise
+    except LancekeepError as error:
+        return Unknown(token(), f"the version was created, but whether its table moved is not known: {error}")
+    return committed

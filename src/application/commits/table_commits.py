@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import attrs
 
 from lancekeep.application.commits.histories import Histories
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.commits.protocol_runner import recognizable, refusal
+from lancekeep.application.commits.protocol_runner import confirmed, recognizable, refusal
 from lancekeep.application.concurrency import all_alongside, alongside, is_remote
 from lancekeep.application.parts import part
 from lancekeep.application.retry import Retry
@@ -30,6 +30,7 @@ from lancekeep.domain.commit_transitions import State
 from lancekeep.domain.dataset_files import TRANSACTIONS
 from lancekeep.domain.errors import (
     CommitRefused,
+    ConcurrentModification,
     LancekeepError,
     ObjectNotFound,
     Refused,
@@ -48,10 +49,7 @@ if TYPE_CHECKING:
     from lancekeep.application.commits.lineage import Descendant, Lineage
     from lancekeep.application.commits.naming_schemes import NamingSchemes
     from lancekeep.application.commits.settled_indexes import SettledIndexes
-    from lancekeep.domain.transaction import AllCommitted
     from lancekeep.format.judge import Approved
-
-Success = TypeVar("Success", Committed, "AllCommitted")
 
 Check = Callable[[DatasetRoot, bytes], object]
 """Checks a manifest before it is committed to a dataset or branch. An error prevents the commit."""
@@ -519,6 +517,7 @@ class TableCommits(Histories):
 
         Raises:
             Refused: The latest version is among the versions. Nothing was deleted.
+            ConcurrentModification: The table was dropped since. Some of its versions may have been deleted.
         """
         latest = self.latest(root)
         doomed = sorted(set(versions))
@@ -530,8 +529,16 @@ class TableCommits(Histories):
                 "Delete older versions only, or drop the table."
             )
         found = [row for row in self.page(root, doomed[0] - 1, None, False) if row.version in set(doomed)]
+        is_same = self.lineage.witness(root, latest)
         self.retry.call(lambda: self.rows.delete(root.base_uri, [row.version for row in found]))
-        for row in found:
+        for at, row in enumerate(found):
+            if not is_same():
+                last = [each.version for each in found[:at]][-1:]  # another table may lack this manifest now
+                self.retry.call(partial(self.rows.delete, root.base_uri, last))
+                raise ConcurrentModification(
+                    f"{root.base_uri}: the table was dropped, and perhaps created again, while versions were deleted; "
+                    f"version {row.version} and later ones were not. Read the versions of the table again"
+                )
             self.retry.call(partial(self.objects.delete, row.path))
             self._final.pop((row.base_uri, row.version), None)
         if found:  # a concurrent reader may have recorded a row before its manifest was deleted
@@ -635,21 +642,3 @@ class TableCommits(Histories):
         self.forget()
         for history in self.histories(root):
             self.latest(history)
-
-
-def confirmed(committed: Success, confirm: Callable[[], object], token: Callable[[], CommitToken]) -> Success | Unknown:
-    """Return a committed outcome that ``confirm`` accepts.
-
-    Returns:
-        The outcome; `Unknown` if ``confirm`` could not decide, because the version exists all the same.
-
-    Raises:
-        CommitRefused: ``confirm`` raised it.
-    """
-    try:
-        confirm()
-    except CommitRefused:
-        raise
-    except LancekeepError as error:
-        return Unknown(token(), f"the version was created, but whether its table moved is not known: {error}")
-    return committed

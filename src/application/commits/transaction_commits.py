@@ -8,8 +8,8 @@ from functools import partial
 import attrs
 
 from lancekeep.application.commits.keyed_requests import current_request
-from lancekeep.application.commits.protocol_runner import recognizable, refusal
-from lancekeep.application.commits.table_commits import Check, TableCommits, confirmed
+from lancekeep.application.commits.protocol_runner import confirmed, recognizable, refusal
+from lancekeep.application.commits.table_commits import Check, TableCommits
 from lancekeep.domain.commit import Unknown
 from lancekeep.domain.commit_token import CommitToken, StagedManifest
 from lancekeep.domain.errors import Damaged, LancekeepError, StoreUnavailable

@@ -34,7 +34,8 @@ from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, is_detached_name
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.protection import protector
-from lancekeep.domain.table import DIGESTS_DIRECTORY, Table
+from lancekeep.domain.table import DIGESTS_DIRECTORY, Table, is_reusable
+from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import FileNames
 from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -428,18 +429,37 @@ class Cleanup:
     def _remove_versions_of(self, dataset: _Dataset, branch: _Branch) -> None:
         """Remove rows, then manifests.
 
-        After an interruption, a manifest without a row is readable, and the next run finds it.
+        After an interruption, a manifest without a row is readable, and the next run finds it. If the table is dropped
+        in between, the removal ends: another table may have its versions in the directory.
         """
+        is_same = self._witness(branch)
         forgotten = [*branch.doomed, *branch.dangling]
         if forgotten:
             self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, forgotten))
-        twins = (branch.twins[version] for version in branch.doomed if version in branch.twins)
-        gone = (*twins, *(branch.versions[version] for version in branch.doomed), *branch.abandoned)
-        for at, info in enumerate(gone):
-            self.progress(at, len(gone), f"removing manifests of {dataset.name}")
+        for at, version in enumerate(branch.doomed):
+            self.progress(at, len(branch.doomed), f"removing manifests of {dataset.name}")
+            if not is_same():
+                branch.doomed = branch.doomed[:at]
+                break
+            twin = [branch.twins[version]] if version in branch.twins else []
+            for info in (*twin, branch.versions[version]):
+                self._retry(partial(self._objects.delete, info.key))
+        for info in branch.abandoned:
             self._retry(partial(self._objects.delete, info.key))
-        if branch.doomed:  # a concurrent reader may have recorded the row of a manifest before its removal
-            self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, branch.doomed))
+        # A concurrent reader may have recorded rows again. Of another table, only the last manifest can be gone.
+        again = branch.doomed if is_same() else branch.doomed[-1:]
+        if again:
+            self._retry(lambda: self.ledger.commits.rows.delete(branch.root.base_uri, again))
+
+    def _witness(self, branch: _Branch) -> Callable[[], bool]:
+        """Return a function that returns whether a history still belongs to its table."""
+        location = branch.root.key.removeprefix(self.places.prefix)
+        if not branch.doomed or not (branch.root.is_branch or is_reusable(location)):
+            return lambda: True
+        latest = max(branch.versions)
+        info = branch.versions[latest]
+        row = VersionRow(branch.root.base_uri, latest, info.key, info.size)
+        return self.ledger.commits.lineage.witness(branch.root, row)
 
     def _remove_files(self, datasets: Sequence[_Dataset]) -> None:
         """Read the manifests that appeared since the first listing, and remove files."""
