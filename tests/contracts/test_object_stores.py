@@ -839,6 +839,15 @@ class TestS3(S3Contract):
             with pytest.raises(UnsafeStore, match="ignores ranges"):
                 store.piece("a", start, most)
 
+    def test_range_that_begins_elsewhere_is_refused(self, probe: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, _ = connect(probe)
+        probe.write("a", b"0123456789")
+        read = store._client.get_object
+        monkeypatch.setattr(store._client, "get_object", lambda **given: read(**{**given, "Range": "bytes=4-7"}))
+        for start in (0, 3):
+            with pytest.raises(UnsafeStore, match="ignores ranges"):
+                store.piece("a", start, 4)
+
     def test_lost_reply_of_a_completion_is_repeated_by_the_caller(self, probe: Bucket) -> None:
         store, server = connect(probe)
         probe.write("source", bytes(PIECE + 1))
