@@ -62,12 +62,12 @@ def data_directory(lake: Path) -> Path:
 
 
 def test_memory_holds_two_pieces_of_a_file(tmp_path: Path, moto_endpoint: str) -> None:
-    """A file of 320 MiB between file systems, and one of 64 MiB from and to S3."""
+    """A file of 96 MiB between file systems, and one of 64 MiB from and to S3."""
     local, home = LocalObjectStore(), str(tmp_path)[1:]
     other, _ = open_object_store(f"local://{tmp_path}/other", {})
     s3, _ = open_object_store(f"s3://{bucket(moto_endpoint)}/lake", s3_options(moto_endpoint))
     s3.put("warm", b"")
-    size = 20 * PIECE + 1
+    size = 6 * PIECE + 1
     sparse(tmp_path / "large", size)
     sparse(tmp_path / "medium", 4 * PIECE)
     copies: list[tuple[ObjectStore, str, ObjectStore, str]] = [
