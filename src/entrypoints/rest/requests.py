@@ -314,9 +314,10 @@ def _members(value: Any) -> int:
         each = left.pop()
         if isinstance(each, dict):
             count += len(each)
-            left.extend(each.values())
-        elif isinstance(each, list):
-            left.extend(each)
+            each = each.values()
+        elif not isinstance(each, list):
+            continue
+        left += [inner for inner in each if isinstance(inner, dict | list)]
     return count
 
 
