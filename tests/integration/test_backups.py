@@ -749,6 +749,15 @@ def test_staged_manifest_of_a_commit_in_progress_is_left_out(local: Lake, tmp_pa
     assert not [path for path in contents(f"{tmp_path}/backup") if ".manifest-" in path]
 
 
+def test_staged_manifest_of_a_published_version_is_left_out(local: Lake, tmp_path: Path) -> None:
+    """Its writer removes it after the listing that shows what was there before."""
+    for manifest in list(Path(local.root).rglob("_versions/*.manifest")):
+        shutil.copy(manifest, f"{manifest}-{uuid4()}")
+    lancekeep.backup(local.root, f"{tmp_path}/backup")
+    assert [path for path in contents(local.root) if ".manifest-" in path]
+    assert not [path for path in contents(f"{tmp_path}/backup") if ".manifest-" in path]
+
+
 def test_records_of_ingested_files_are_copied_up_to_the_latest_version(local: Lake, tmp_path: Path) -> None:
     [table] = Path(local.root).glob("*ml$events")
     directory = table / "_ingested"

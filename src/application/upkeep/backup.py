@@ -582,11 +582,15 @@ class Backup:
 
 
 def _decided(infos: Mapping[str, ObjectInfo], before: _Listing) -> dict[str, ObjectInfo]:
-    """Leave out staged manifests of commits in progress.
+    """Leave out staged manifests of commits in progress, and of versions that are published.
 
     A staged manifest that was listed before may be the only copy of a version that a crashed writer has decided.
     """
-    return {path: info for path, info in infos.items() if path in before.files or not BackedUpFile.of(path).is_staged}
+
+    def may_be_only_copy(path: str) -> bool:
+        return path in before.files and final_path(path) not in infos
+
+    return {path: info for path, info in infos.items() if not BackedUpFile.of(path).is_staged or may_be_only_copy(path)}
 
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
