@@ -216,7 +216,7 @@ class BackupRecord:
             found = json.loads(content)
             if found.pop("format") == _FORMAT and all(isinstance(value, str) for value in found.values()):
                 return BackupRecord(**found)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             pass
         raise Damaged(f"{key} is not the record of a backup of this release, or was changed. Choose another backup")
 
@@ -227,7 +227,7 @@ class BackupRecord:
         """
         try:
             found = json.loads(content) if _digest(content) == self.contents else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         is_valid = isinstance(found, dict) and all(type(size) is int for size in found.values())
         return found if is_valid else None

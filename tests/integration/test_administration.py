@@ -890,13 +890,14 @@ def test_each_change_has_a_later_time_so_servers_read_it(site: Site) -> None:
         assert [path.stat().st_mtime_ns for path in (site.file.path, site.policy)] == [each + 1 for each in times]
 
 
-def test_a_damaged_file_of_keys_is_the_servers_fault(site: Site) -> None:
+@pytest.mark.parametrize("content", ["{", "[" * 100_000], ids=["cut off", "nested"])
+def test_a_damaged_file_of_keys_is_the_servers_fault(site: Site, content: str) -> None:
     whole = site.file.path.read_text()
-    site.file.path.write_text("{")
+    site.file.path.write_text(content)
     for path, body in (("", None), ("/create", {"name": "ann"})):
         answer = site.ask(KEYS + path, body)  # the last valid keys stay in force
         assert (answer.status_code, "Repair the file" in answer.text) == (503, True), answer.text
-    assert site.file.path.read_text() == "{"
+    assert site.file.path.read_text() == content
     site.file.path.write_text(whole)
     assert site.ask(KEYS).status_code == 200
 

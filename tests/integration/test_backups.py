@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
+from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from threading import Condition, Event, Thread
@@ -892,8 +893,25 @@ def cut_the_record(backup: str) -> str:
     return "is not the record of a backup of this release, or was changed"
 
 
+def nest_the_record(backup: str) -> str:
+    Path(backup, RECORD).write_text("[" * 100_000)
+    return "is not the record of a backup of this release, or was changed"
+
+
+def nest_the_list(backup: str) -> str:
+    """Replace the list of files by one that nests, with the digest that the record has of it."""
+    content, record = b"[" * 100_000, Path(backup, RECORD)
+    Path(backup, FILES).write_bytes(content)
+    fields = json.loads(record.read_text()) | {"contents": blake2b(content, digest_size=16).hexdigest()}
+    record.write_text(json.dumps(fields))
+    return "files were lost or changed since the backup in .* was complete"
+
+
 DAMAGES = (cut_data_file, remove_data_file, remove_latest_manifest, remove_all_tables)
-DAMAGES_OF_THE_RECORD = (remove_a_file_and_the_list, change_the_record, cut_the_record)
+DAMAGES_OF_THE_RECORD = (
+    *(remove_a_file_and_the_list, change_the_record, cut_the_record),
+    *(nest_the_record, nest_the_list),
+)
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, *DAMAGES_OF_THE_RECORD])

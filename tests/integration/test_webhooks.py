@@ -611,7 +611,11 @@ def test_files_have_each_event_once_in_order_with_several_writers(catalog: lance
     assert written(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("content", ["", "[]\n", "no JSON", "{earlier}\n", "{other}\n"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]\n", "no JSON", "[" * 100_000, "{earlier}\n", "{other}\n"],
+    ids=["empty", "list", "text", "nested", "earlier", "other"],
+)
 def test_foreign_file_in_the_place_of_the_next_one_is_a_failure(
     catalog: lancekeep.Catalog, tmp_path: Path, content: str
 ) -> None:

@@ -208,7 +208,7 @@ class KeyFile:
                 content = json.loads(file.read())
         except OSError as error:
             raise InvalidInput(f"cannot read the keys {self.path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if isinstance(error, InvalidInput):
                 raise
             raise InvalidInput(f"{self.path} is not a file of keys; create one with `lancekeep keys create`") from None

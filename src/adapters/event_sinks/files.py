@@ -58,7 +58,7 @@ class EventFiles:
             found = EventCursor.parse(end)
             if found.log != first.log or found.precedes(first):
                 raise ValueError(f"it ends at {end}, before its beginning, or belongs to another log")
-        except (IndexError, ValueError, Damaged) as error:
+        except (IndexError, ValueError, RecursionError, Damaged) as error:
             raise Damaged(
                 f"{self._objects.root_uri}{key} is not a file of events, and has the name of the next one. Remove it"
             ) from error

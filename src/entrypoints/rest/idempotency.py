@@ -208,18 +208,28 @@ def _encode(response: Any) -> str:
 
 
 def _decode(text: str) -> Any:
-    """Return a stored response, or raise the stored error. What is stored is input."""
-    stored = json.loads(text)
-    if stored.get("status") == _TOO_LARGE:
-        raise HttpError(_TOO_LARGE, str(stored["message"]))
-    if "refused" in stored:
-        raise api_errors.from_error_code(int(stored["refused"]), str(stored["message"]))
-    model = getattr(api, str(stored.get("model")), None)
-    if model is None:
-        return stored["response"]
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise Damaged("the log of the request holds an answer that is no response")
-    return model.model_validate(stored["response"])
+    """Return a stored response, or raise the stored error.
+
+    Raises:
+        Damaged: What is stored is neither.
+    """
+    try:
+        stored = json.loads(text)
+        if stored.get("status") == _TOO_LARGE:
+            raise HttpError(_TOO_LARGE, str(stored["message"]))
+        if "refused" in stored:
+            raise api_errors.from_error_code(int(stored["refused"]), str(stored["message"]))
+        model = getattr(api, str(stored.get("model")), None)
+        if model is None:
+            return stored["response"]
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise TypeError(f"{stored['model']!r:.80} is no response")
+        return model.model_validate(stored["response"])
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(
+            "the answer in the log of this key is damaged. The request was carried out or refused before: look at what "
+            "it was to change, and send another request with a new key"
+        ) from error
 
 
 def _echoing(response: Any, key: str) -> Any:

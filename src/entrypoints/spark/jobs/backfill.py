@@ -313,7 +313,7 @@ def _remembered(work: _Work, key: str, fragment: lance.FragmentMetadata) -> _Com
         lance.FragmentMetadata.from_json(json.dumps(fragment.to_json() | {"files": result.files}))
         own = {each["path"] for each in fragment.to_json()["files"]}
         new = [each["path"] for each in result.files if each["path"] not in own]
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     if not new or not all(map(_DATA_FILE.fullmatch, new)):
         return None
