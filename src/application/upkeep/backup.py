@@ -62,6 +62,7 @@ class BackupReport(Shown):
         removed: The number of files of an earlier backup that the catalog has no longer.
         versions: The number of versions of tables, branches included.
         changed: Directories of tables that were dropped, moved or cleaned up in each attempt. Check them in the backup.
+        left_out: Files that no table has, and that a process kept changing while they were copied.
     """
 
     source: str
@@ -73,6 +74,7 @@ class BackupReport(Shown):
     removed: int
     versions: int
     changed: tuple[str, ...]
+    left_out: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [
@@ -84,6 +86,10 @@ class BackupReport(Shown):
             lines.append(
                 f"  dropped, moved or cleaned up in the meantime: {', '.join(self.changed)}. Run it again, or check "
                 "the backup with fsck"
+            )
+        if self.left_out:
+            lines.append(
+                f"  left out, since a process kept changing them: {', '.join(self.left_out)}. No table has these files"
             )
         return "\n".join(lines)
 
@@ -192,6 +198,7 @@ class Backup:
             removed,
             versions,
             tuple(sorted(changed)),
+            tuple(sorted(self._changing)),
         )
 
     # -- the target ---------------------------------------------------------------------------------------------
