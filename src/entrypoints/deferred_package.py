@@ -1,7 +1,7 @@
 """A package whose own code runs when one of its names is asked for.
 
-The package of the namespace's models also has a client, whose methods build a validator each. That takes half of the
-processor time in which a worker of `lancekeep serve` starts, and the worker has no use for it.
+The package of the namespace's models also has a client, whose methods build a validator each. That takes more
+than a quarter of the processor time in which a worker of `lancekeep serve` starts, and the worker does not use it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 LOADED = f"{(package := 'lance_namespace_urllib3_client')}.api.table_api"
 
 IMPORTS = f"""
@@ -33,6 +35,18 @@ assert found[:4] == found[4:]
 assert not hasattr(import_module(MODELS), "missing")
 """
 
+STARTS = f"""
+import runpy, sys
+
+sys.argv[1:] = ["no number"]
+try:
+    runpy.run_module("lancekeep.entrypoints.worker", run_name="__main__")
+except ValueError:
+    pass
+assert "lancekeep.entrypoints.supervised_worker" in sys.modules
+assert {LOADED!r} not in sys.modules
+"""
+
 TOO_LATE = """
 import lance_namespace_urllib3_client as before
 from lancekeep.entrypoints.deferred_package import MODELS, defer
@@ -48,8 +62,9 @@ def run(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_worker_imports_the_models_without_the_client() -> None:
-    run(IMPORTS)
+@pytest.mark.parametrize("program", [IMPORTS, STARTS], ids=["modules", "program"])
+def test_a_worker_imports_the_models_without_the_client(program: str) -> None:
+    run(program)
 
 
 def test_threads_that_ask_for_names_at_the_same_time_find_the_whole_package() -> None:

@@ -56,7 +56,7 @@ def require_storable(schema: pa.Schema) -> None:
         InvalidInput: A column has such a name, or such a type.
     """
     for field in schema:
-        require_short("the name of a column,", field.name, LONGEST_NAME)
+        require_short("the column name", field.name, LONGEST_NAME)
     require_readable(schema.names)
     for field in schema:
         obstacle = _obstacle(field.type)
