@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lancekeep.application.rows.table_versions import TableVersions
     from lancekeep.application.rows.transactions import Snapshot, Transaction
     from lancekeep.application.rows.views import Refreshed, Views
-    from lancekeep.application.upkeep.backup import BackupReport
+    from lancekeep.application.upkeep.backup_report import BackupReport
     from lancekeep.application.upkeep.cleanup_report import CleanupReport, NotCleaned, TableCleanup
     from lancekeep.application.upkeep.copy_report import CatalogCopy, Obstacle
     from lancekeep.application.upkeep.fsck import Finding, FsckReport
@@ -269,7 +269,7 @@ __all__ = [
 _HOMES = {
     "lancekeep.application.catalog": "Catalog",
     "lancekeep.application.certification": "Certificate Check Result",
-    "lancekeep.application.upkeep.backup": "BackupReport",
+    "lancekeep.application.upkeep.backup_report": "BackupReport",
     "lancekeep.application.upkeep.catalog_copy": "CatalogCopy Obstacle",
     "lancekeep.application.upkeep.cleanup": "CleanupReport NotCleaned TableCleanup",
     "lancekeep.application.upkeep.held_commits": "DirectCommit DirectCommitsReport",

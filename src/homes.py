@@ -43,7 +43,7 @@ from lancekeep.ports.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from lancekeep.application.certification import Progress
-    from lancekeep.application.upkeep.backup import BackupReport
+    from lancekeep.application.upkeep.backup_report import BackupReport
     from lancekeep.application.upkeep.copy_report import CatalogCopy
 
 _CHANCE = random.SystemRandom()

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
@@ -17,6 +16,7 @@ import boto3
 import pyarrow as pa
 import pytest
 from deployments import bucket, s3_options
+from peaks import peak
 
 import lancekeep
 from lancekeep.adapters.object_stores import open_object_store
@@ -34,16 +34,6 @@ def sparse(path: Path, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.truncate(size)
-
-
-def peak(act: Callable[[], object]) -> int:
-    """Return the most bytes that Python held during a call."""
-    tracemalloc.start()
-    try:
-        act()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +14,7 @@ import attrs
 import lance
 import pyarrow as pa
 import pytest
+from peaks import peak
 
 import lancekeep
 from lancekeep.domain.dataset_files import data_file_name
@@ -68,16 +67,6 @@ class Large:
         self.version = attrs.evolve(self.version, manifest=manifest, transaction=transaction)
         (self.root / "_versions" / NamingScheme.V2.final_name(number)).write_bytes(self.version.serialize())
         return self
-
-
-def peak(act: Callable[[], object]) -> int:
-    """Return the most bytes that a function holds at a time."""
-    tracemalloc.start()
-    try:
-        act()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_memory_of_a_clean_up_depends_on_files_instead_of_names_in_versions(tmp_path: Path) -> None:

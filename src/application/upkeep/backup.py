@@ -15,6 +15,7 @@ from lancekeep.application.retry import Retry
 from lancekeep.application.rows.digests import Digests
 from lancekeep.application.upkeep.backup_claim import TERM, Claim
 from lancekeep.application.upkeep.backup_place import BackupPlace
+from lancekeep.application.upkeep.backup_report import BackupReport
 from lancekeep.domain.backup import (
     SUBSCRIBERS,
     BackedUpFile,
@@ -27,7 +28,6 @@ from lancekeep.domain.dataset_files import Place
 from lancekeep.domain.errors import ConcurrentModification, Damaged, NotFound, ObjectNotFound, Refused
 from lancekeep.domain.layout import BRANCHES, VERSIONS
 from lancekeep.domain.naming import final_path
-from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import DIGESTS_DIRECTORY, MANIFEST_DIRECTORY, RESERVED_MARKER, V1_SUFFIX
 from lancekeep.format.digests import digest_of
 from lancekeep.format.fence import at_other_place
@@ -46,52 +46,6 @@ _BATCH_BYTES = 1 << 28
 """A batch ends early, so that progress is reported and the claim is verified between large files."""
 _ATTEMPTS = 5
 """How often the copy of a file that another process changes begins again."""
-
-
-@attrs.frozen
-class BackupReport(Shown):
-    """What a backup did.
-
-    Attributes:
-        source: The root of the catalog.
-        target: The place of the backup.
-        files: The number of files in the backup.
-        size: Their bytes.
-        copied: The number of files that this call copied.
-        copied_size: Their bytes.
-        removed: The number of files of an earlier backup that the catalog has no longer.
-        versions: The number of versions of tables, branches included.
-        changed: Directories of tables that were dropped, moved or cleaned up in each attempt. Check them in the backup.
-        left_out: Files that no table has, and that a process kept changing while they were copied.
-    """
-
-    source: str
-    target: str
-    files: int
-    size: int
-    copied: int
-    copied_size: int
-    removed: int
-    versions: int
-    changed: tuple[str, ...]
-    left_out: tuple[str, ...]
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.target} is a backup of {self.source}: {self.versions:,} versions in {self.files:,} files of "
-            f"{self.size:,} bytes; {self.copied:,} files of {self.copied_size:,} bytes were copied, {self.removed:,} "
-            "removed"
-        ]
-        if self.changed:
-            lines.append(
-                f"  dropped, moved or cleaned up in the meantime: {', '.join(self.changed)}. Run it again, or check "
-                "the backup with fsck"
-            )
-        if self.left_out:
-            lines.append(
-                f"  left out, since a process kept changing them: {', '.join(self.left_out)}. No table has these files"
-            )
-        return "\n".join(lines)
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ from lancekeep.entrypoints.cli.output import FORM, FORMS
 
 if TYPE_CHECKING:  # pylance loads only when a command reads files
     from lancekeep.application.certification import Certificate
-    from lancekeep.application.upkeep.backup import BackupReport
+    from lancekeep.application.upkeep.backup_report import BackupReport
     from lancekeep.application.upkeep.copy_report import CatalogCopy
     from lancekeep.entrypoints.hashing import Recording
     from lancekeep.entrypoints.lost_rows import LostRows
