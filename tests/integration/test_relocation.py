@@ -20,10 +20,14 @@ from faults import Crash, killed_at_each_state
 from lance_namespace.errors import LanceNamespaceError
 
 import lancekeep
+from lancekeep.adapters.lance.channels import Channel
+from lancekeep.adapters.lance.engine import LanceEngine
 from lancekeep.application.catalog import directory_of
 from lancekeep.application.commits.table_commits import TableCommits
 from lancekeep.application.entries.staged_checks import StagedChecks
+from lancekeep.application.rows.moved_tables import MovedTables
 from lancekeep.application.upkeep.table_relocation import TableRelocation
+from lancekeep.domain.appends import MOST_BYTES
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.operations import Restore, Transaction
 from lancekeep.entrypoints.cli import lancekeep as lancekeep_command
@@ -248,6 +252,94 @@ def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeyp
     catalog.write("t", rows(5), "append")
     assert moved
     assert local.rows("new") == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "storage-managed"])
+def test_commit_that_two_moves_carried_along_is_acknowledged(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path / "lake"), f"sqlite://{tmp_path}/commits.db" if store == "sqlite" else None, {})
+    catalog, other = lake.connect(), lake.connect()
+    catalog.write("t", rows(0))
+    places = iter(("one", "two"))
+
+    def move() -> None:
+        if (place := next(places, None)) is not None:
+            other.upkeep.relocate("t", place)
+
+    for name in ("_require_unmoved", "_is_carried_over"):  # the check of the new version, and its look at "one"
+        check = getattr(MovedTables, name)
+
+        def moving(*arguments: Any, check: Callable[..., Any] = check, **named: Any) -> Any:
+            move()
+            return check(*arguments, **named)
+
+        monkeypatch.setattr(MovedTables, name, moving)
+    catalog.write("t", rows(5), "append")
+    assert next(places, None) is None
+    assert lake.rows("two") == [0, 5]
+
+
+def test_append_of_the_engine_that_follows_the_move_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path / "lake"), None, {})
+    catalog, other = lake.connect(), lake.connect()
+    catalog.write("t", rows(0))
+    before_open = LanceEngine._dataset
+
+    def move_and_open(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        other.upkeep.relocate("t", "one")
+        return before_open(*arguments, **named)
+
+    monkeypatch.setattr(LanceEngine, "_dataset", move_and_open)
+    many = range(MOST_BYTES // 8 + 1)  # more than a group of appends takes
+    catalog.write("t", rows(*many), "append")
+    assert lake.rows("one") == [0, *many]
+
+
+def test_append_of_the_engine_beside_the_move_ends_at_once(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = filled(local), local.connect()
+    create = Channel.create_table_version
+    calls: list[int] = []
+
+    def act() -> None:
+        if len(calls) == 1:
+            other.upkeep.relocate("t", "one")
+        other.write("t", rows(len(calls)), "append")  # the engine tries again after another writer's version
+
+    def move_and_create(channel: Channel, request: Any) -> Any:
+        calls.append(request["version"])
+        mover = Thread(target=act, daemon=True)  # the engine cannot be called by a thread of its own
+        mover.start()
+        mover.join()
+        return create(channel, request)
+
+    monkeypatch.setattr(Channel, "create_table_version", move_and_create)
+    with pytest.raises(lancekeep.ConcurrentModification, match="moved to another place"):
+        catalog.write("t", rows(*range(MOST_BYTES // 8 + 1)), "append")
+    assert len(calls) == 1
+    assert local.rows("one") == [1, 1, 3, 4]
+
+
+@pytest.mark.parametrize("use", ["change", "open"])
+def test_fence_that_shrinks_while_it_is_read_is_a_move(
+    tmp_path: Path, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path / "lake"), None, {})
+    catalog, other = lake.connect(), lake.connect()
+    catalog.write("t", rows(0))
+
+    def open_moved(*arguments: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        other.upkeep.relocate("t", "one")
+        raise ValueError("LanceError(IO): Generic memory error: Invalid range 0..971 for object of size 116 bytes")
+
+    monkeypatch.setattr(lance, "LanceDataset", open_moved)
+    with pytest.raises(lancekeep.ConcurrentModification, match="moved to another place"):
+        _ = catalog.commit_change("t", lambda dataset: dataset) if use == "change" else catalog.open("t")
+    assert lake.rows("one") == [0]
 
 
 def test_branches_move_with_the_table(lake: Lake) -> None:

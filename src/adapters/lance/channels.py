@@ -33,6 +33,13 @@ def moved_during_write(table: object) -> CommitRefused:
     )
 
 
+def moved_elsewhere(table: object) -> ConcurrentModification:
+    """Return the error of a use of a table that a move has placed elsewhere."""
+    return ConcurrentModification(
+        f"{table}: the table was moved to another place; nothing was committed. Open it again"
+    )
+
+
 class Reads:
     """The reads of a namespace that pylance calls back.
 
@@ -51,6 +58,12 @@ class Reads:
         self.met: LancekeepError | None = None
         self.committed: Committed | None = None
         self._has_read = False
+        self._location: str | None = None
+
+    def describe_table(self, request: Any) -> Any:
+        described = self.namespace.describe_table(request)
+        self._location = described.location
+        return described
 
     def bind(self, namespace: Any) -> None:
         """Commit through the namespace of a writer that has read a version."""
@@ -73,6 +86,16 @@ class Reads:
         except Exception as error:
             self.met = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             raise
+
+    def is_elsewhere(self, table: ObjectId) -> bool:
+        """Return whether the table has left the directory that the engine opened."""
+        try:
+            location = self.namespace.describe_table({"id": list(table.names)}).location
+        except Exception as error:
+            if not is_namespace_error(error):
+                raise
+            return False
+        return self._location not in (None, location)
 
     def has_moved(self, table: ObjectId) -> bool:
         """Return whether the namespace no longer has the table.
@@ -117,6 +140,7 @@ class Channel(Reads):
         self.after = after
         self._guards = guards
         self.admits: Callable[[int], bool] | None = None
+        self._is_over = False
         self._fits = fits
         self.is_asked = exactly or after is not None
         self._context = copy_context()  # native threads do not inherit the keyed request of the caller's thread
@@ -140,7 +164,7 @@ class Channel(Reads):
         return self.namespace.describe_table({"id": request.id})
 
     def describe_table(self, request: Any) -> Any:
-        described = self.namespace.describe_table(request)
+        described = super().describe_table(request)
         guarded = self._guards and described.is_reused
         self.is_asked = self.is_asked or guarded or described.managed_versioning is True
         return attrs.evolve(described, managed_versioning=True) if self.is_asked else described
@@ -164,6 +188,7 @@ class Channel(Reads):
         try:
             if self._fits is None or self._fits(version - 1):
                 return
+            self._is_over = True
             self.error = ConcurrentModification(
                 f"{table}: another writer has dropped, replaced or retyped columns since the rows were written; "
                 "nothing of this call was committed. Write the rows again."
@@ -181,11 +206,21 @@ class Channel(Reads):
             self.error = error
         raise self.error
 
+    def describe_table_version(self, request: Any) -> Any:
+        """Return a version, or end a write that cannot succeed.
+
+        The engine would repeat it for up to 30 seconds.
+        """
+        if self._is_over:
+            assert self.error is not None
+            raise self.error
+        return super().describe_table_version(request)
+
     def create_table_version(self, request: Any) -> Any:
         self.is_tried = True
         self.error = None
         if self.after is not None and not self._follows(request["version"]):
-            self.error = self._lost(request, self.after + 1)
+            self.error, self._is_over = self._lost(request, self.after + 1), True
             raise self.error
         self._require_fitting(request)
         try:
@@ -193,7 +228,9 @@ class Channel(Reads):
         except Exception as error:
             self.error = error.__cause__ if isinstance(error.__cause__, LancekeepError) else None
             if self.after is not None and self.admits is None and isinstance(self.error, VersionTaken):
-                self.error = self._lost(request, request["version"])
+                self.error, self._is_over = self._lost(request, request["version"]), True
+            elif isinstance(self.error, CommitRefused) and self.is_elsewhere(ObjectId.of(request["id"])):
+                self.error, self._is_over = moved_elsewhere(".".join(request["id"])), True
             raise
         version = response["version"]
         self.committed = Committed(version["version"], version["manifest_path"], version["manifest_size"])
@@ -212,7 +249,7 @@ class Handle(Reads):
         self._commits = commits
 
     def describe_table(self, request: Any) -> Any:
-        described = self.namespace.describe_table(request)
+        described = super().describe_table(request)
         self.is_asked = self._commits and described.is_reused and described.managed_versioning is not True
         return attrs.evolve(described, managed_versioning=True) if self.is_asked else described
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lancekeep.adapters.lance.channels import Reads, moved_during_write
+from lancekeep.adapters.lance.channels import Reads, moved_during_write, moved_elsewhere
 from lancekeep.adapters.lance.namespace_errors import is_namespace_error
 from lancekeep.adapters.lance.native_errors import classified, leaves_unknown
 from lancekeep.adapters.lance.panics import panics_translated
@@ -21,8 +21,11 @@ from lancekeep.domain.errors import (
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.native import lance
 
-_VANISHED = re.compile(r"\(os error 2\)|not found", re.IGNORECASE)
-"""Part of the engine's message if a directory that it reads or writes was removed or renamed."""
+_VANISHED = re.compile(r"\(os error 2\)|not found|Invalid range", re.IGNORECASE)
+"""Part of the engine's message if a directory that it reads or writes was removed or renamed.
+
+The fence of a table that moved becomes shorter, so a reader may ask for bytes behind its end.
+"""
 
 
 def _without_disguise(error: LancekeepError) -> LancekeepError:
@@ -65,10 +68,13 @@ def translated(table: ObjectId, channel: Reads, *, reading: bool = False, manage
             raise cause from cause.__cause__
         unasked = (managed or channel.is_asked) and not channel.is_tried
         may_be_committed = channel.committed is not None or (leaves_unknown(error) and not unasked)
-        if _VANISHED.search(str(error)) and not may_be_committed and channel.has_moved(table):
-            if reading:
-                raise TableNotFound(f"the table {table} was dropped or renamed while it was read") from error
-            raise moved_during_write(table) from error
+        if _VANISHED.search(str(error)) and not may_be_committed:
+            if channel.is_elsewhere(table):
+                raise moved_elsewhere(table) from error
+            if channel.has_moved(table):
+                if reading:
+                    raise TableNotFound(f"the table {table} was dropped or renamed while it was read") from error
+                raise moved_during_write(table) from error
         if channel.met is not None and str(channel.met) in str(error):
             met = _without_disguise(channel.met) if reading else channel.met
             raise met from origin(met, error)

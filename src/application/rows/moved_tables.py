@@ -161,6 +161,8 @@ class MovedTables:
         return view
 
     def _check_native(self, table: Table, branch: str | None, before: CatalogView, committed: Committed) -> None:
+        if not committed.transaction:  # the engine opened the table where a move had placed it by then
+            return
         version, first = committed.version, committed.version == 1 or branch is not None
         try:
             self._require_unmoved(table, branch, version, before, committed.transaction, first=first)
@@ -212,9 +214,18 @@ class MovedTables:
             keeps = partial(commits.lineage.keeps_files, root)
             if previous is not None and keeps(previous, follows) and (own is None or keeps(own)):
                 return
-        targets = [self._places.dataset_root(moved).branch(branch) for moved in self._moved(table, entry, view, before)]
-        if self._is_carried_over(root, targets, version, transaction):
-            return
+        targets = list(self._moved(table, entry, view, before))
+        checked: set[str] = set()
+        while True:
+            roots = [self._places.dataset_root(each).branch(branch) for each in targets]
+            if self._is_carried_over(root, roots, version, transaction):
+                return
+            checked.update(each.location for each in targets)
+            view = self._ledger.fresh()
+            entry = view.find(table.id.key)
+            targets = [each for each in self._moved(table, entry, view, before) if each.location not in checked]
+            if not targets:  # the table has not moved on from one of them
+                break
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
