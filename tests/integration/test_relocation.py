@@ -234,24 +234,47 @@ def test_grouped_appends_beside_the_move_are_neither_lost_nor_repeated(tmp_path:
     assert lake.rows("two") == sorted(acknowledged)
 
 
-def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog, other = filled(local), local.connect()
-    settle = TableCommits._settle
-    moved: list[Any] = []
+def at_the_end_of_the_commit(
+    monkeypatch: pytest.MonkeyPatch, catalog: lancekeep.Catalog, act: Callable[[], Any]
+) -> None:
+    """``act`` happens once, after the next version of a catalog is committed and before it is confirmed."""
+    settle, acts = TableCommits._settle, [act]
 
-    def settle_and_move(commits: TableCommits, *arguments: Any, **named: Any) -> Any:
+    def settle_and_act(commits: TableCommits, *arguments: Any, **named: Any) -> Any:
         outcome = settle(commits, *arguments, **named)
-        if commits is directory_of(catalog).commits and not moved:
-            moved.append(outcome)
-            mover = Thread(target=other.upkeep.relocate, args=("t", "new"), daemon=True)
-            mover.start()
-            mover.join()
+        if commits is directory_of(catalog).commits and acts:
+            actor = Thread(target=acts.pop(), daemon=True)
+            actor.start()
+            actor.join()
         return outcome
 
-    monkeypatch.setattr(TableCommits, "_settle", settle_and_move)
+    monkeypatch.setattr(TableCommits, "_settle", settle_and_act)
+
+
+def test_commit_that_the_move_carried_along_is_acknowledged(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = filled(local), local.connect()
+    at_the_end_of_the_commit(monkeypatch, catalog, lambda: other.upkeep.relocate("t", "new"))
     catalog.write("t", rows(5), "append")
-    assert moved
     assert local.rows("new") == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("mode", ["compatible", "v2"])
+def test_commit_to_a_branch_that_the_move_carried_along_is_acknowledged(
+    local: Lake, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, other = filled(local, mode), local.connect(mode)
+    catalog.branches.create("t", "side")
+    at_the_end_of_the_commit(monkeypatch, catalog, lambda: other.upkeep.relocate("t", "new"))
+    catalog.data.insert(ObjectId.of("t"), rows(5).to_reader(), branch="side")
+    assert local.rows("new", ("side", None)) == [1, 3, 4, 5]
+
+
+def test_commit_to_a_branch_of_a_table_that_is_dropped_is_refused(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = filled(local, "v2"), local.connect("v2")
+    catalog.branches.create("t", "side")
+    at_the_end_of_the_commit(monkeypatch, catalog, lambda: other.drop_table("t"))
+    with pytest.raises(lancekeep.CommitRefused, match="was moved or dropped while version 4 of its branch 'side'"):
+        catalog.data.insert(ObjectId.of("t"), rows(5).to_reader(), branch="side")
 
 
 @pytest.mark.parametrize("store", ["sqlite", "storage-managed"])

@@ -14,14 +14,13 @@ from lancekeep.domain.catalog import CatalogView, Lookup
 from lancekeep.domain.commit import Committed
 from lancekeep.domain.errors import (
     CommitRefused,
-    ConcurrentModification,
     LancekeepError,
     ObjectNotFound,
     StoreUnavailable,
 )
 from lancekeep.domain.identifiers import ObjectId
 from lancekeep.domain.layout import DatasetRoot
-from lancekeep.domain.manifest_entry import TABLE, ManifestEntry
+from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import NamingScheme
 from lancekeep.domain.table import Table, is_at, moving_to, stop_move, v1_table
 from lancekeep.domain.version_row import VersionRow
@@ -68,7 +67,9 @@ class MovedTables:
             before, first = self._before_commit(table, self._ledger.recent()), first or branch is not None
             before = since or before
             return partial(self._require_unmoved, table, branch, version, before, first=first, follows=follows)
-        return _nothing if branch is None else partial(self._require_here, table, branch)
+        if branch is None:
+            return _nothing
+        return partial(self._require_here, table, branch, version, since or self._ledger.recent())
 
     def reservation(self, table: Table) -> str:
         """Return what identifies a table without a version in a V1 directory.
@@ -175,13 +176,15 @@ class MovedTables:
                 "table has this version."
             ) from error
 
-    def _require_here(self, table: Table, branch: str, _: str) -> None:
-        """Raise `ConcurrentModification`, an unknown outcome, if a table has left its directory."""
-        if not is_at(self._ledger.fresh(), table.location):
-            raise ConcurrentModification(
-                f"the table {table.id} was moved or dropped while its branch {branch!r} was changed at "
-                f"{table.location!r}. Check whether the table has the change at its new place"
-            )
+    def _require_here(self, table: Table, branch: str, version: int, before: CatalogView, transaction: str) -> None:
+        """Raise `CommitRefused` if a table has left its directory without the new version of a branch."""
+        view = self._ledger.fresh()
+        if is_at(view, table.location) or self._is_elsewhere(table, branch, version, view, before, transaction):
+            return
+        raise CommitRefused(
+            f"the table {table.id} was moved or dropped while version {version} of its branch {branch!r} was committed "
+            f"at {table.location!r}. Before you write again, check whether the table has this version at its new place."
+        )
 
     def _require_unmoved(
         self,
@@ -214,31 +217,44 @@ class MovedTables:
             keeps = partial(commits.lineage.keeps_files, root)
             if previous is not None and keeps(previous, follows) and (own is None or keeps(own)):
                 return
-        targets = list(self._moved(table, entry, view, before))
-        checked: set[str] = set()
-        while True:
-            roots = [self._places.dataset_root(each).branch(branch) for each in targets]
-            if self._is_carried_over(root, roots, version, transaction):
-                return
-            checked.update(each.location for each in targets)
-            view = self._ledger.fresh()
-            entry = view.find(table.id.key)
-            targets = [each for each in self._moved(table, entry, view, before) if each.location not in checked]
-            if not targets:  # the table has not moved on from one of them
-                break
+        if self._is_elsewhere(table, branch, version, view, before, transaction):
+            return
         raise CommitRefused(
             f"the table {table.id} was renamed or dropped while version {version} was committed at "
             f"{table.location!r}. Before you write again, check whether the table has this version under its new name."
         )
 
-    def _moved(
-        self, table: Table, entry: ManifestEntry | None, view: CatalogView, before: CatalogView
-    ) -> Iterator[Table]:
+    def _is_elsewhere(
+        self,
+        table: Table,
+        branch: str | None,
+        version: int,
+        view: CatalogView,
+        before: CatalogView,
+        transaction: str,
+    ) -> bool:
+        """Return whether renames and moves have carried a new version to a place where its table is now."""
+        root = self._places.dataset_root(table).branch(branch)
+        targets = list(self._moved(table, view, before))
+        checked: set[str] = set()
+        while True:
+            roots = [self._places.dataset_root(each).branch(branch) for each in targets]
+            if self._is_carried_over(root, roots, version, transaction):
+                return True
+            checked.update(each.location for each in targets)
+            targets = [
+                each for each in self._moved(table, self._ledger.fresh(), before) if each.location not in checked
+            ]
+            if not targets:  # the table has not moved on from one of them
+                return False
+
+    def _moved(self, table: Table, view: CatalogView, before: CatalogView) -> Iterator[Table]:
         """Yield what a table may be since the view ``before``: the table of its name, or one with a new entry.
 
         A rename out of a V1 directory enters the new name in the manifest. Tables that only the directory lists come
         last, and reading them costs requests.
         """
+        entry = view.find(table.id.key)
         if entry is not None and entry.location != table.location:
             yield Table.from_entry(entry)
         if not view.guarantees.lists_directories or not view.guarantees.locations:
