@@ -14,6 +14,7 @@ from typing import Any
 from pages import free_port
 from pyspark.sql import SparkSession
 from spark_driver import home
+from spark_imports import WITH_IMPORTS
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -60,7 +61,7 @@ def session(master: str, place: Path, settings: Mapping[str, str]) -> SparkSessi
 
 def printed_by(program: str, place: Path) -> Any:
     """Run a program of this directory, which prints JSON; return that. All its processes are killed."""
-    given = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home(place)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    given = {**WITH_IMPORTS, "SPARK_HOME": str(home(place)), "SPARK_LOCAL_IP": "127.0.0.1"}
     errors = place / "errors"
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name(program)), str(place)],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -23,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import settings
 from postgres_servers import new_server, postgres_container, postgres_process
 from soak import is_soak
+from spark_imports import WITH_IMPORTS
 
 from servers import Unavailable, hive_metastore, moto_container, moto_process, redis_container, redis_process
 
@@ -55,8 +55,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the garbage collector, which ignores what exists from now on."""
+    """Start the garbage collector, which ignores what exists from now on, and runs as seldom as in a server."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 
@@ -157,10 +158,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
-        tests = Path(__file__).parent
-        patch.setenv("PYSPARK_PYTHON", str(tests / "spark_python"))
-        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", f"{tests.parent}{os.pathsep}{tests}")  # an editable install hides pyspark_lancekeep
+        for name, value in WITH_IMPORTS.items():
+            patch.setenv(name, value)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("MALLOC_ARENA_MAX", "2")  # as the documentation advises; else freed memory stays in each arena
         scratch = tmp_path_factory.mktemp("spark")

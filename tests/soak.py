@@ -197,6 +197,8 @@ SOAK = {
         ),
     },
     "tests/integration/test_keyed_upserts.py": {
+        "test_a_crash_at_each_call_leaves_an_upsert_that_can_be_repeated[sqlite-before]",
+        "test_a_crash_at_each_call_leaves_an_upsert_that_can_be_repeated[storage-after]",
         "[dynamodb",
         "[postgres",
         "[redis",
@@ -418,6 +420,10 @@ SOAK = {
         "test_procedures_maintain_all_partitions",
     },
     "tests/integration/test_spark_row_level.py": {
+        "test_cancelled_statement_changes_nothing[insert_overwrite]",
+        "test_cancelled_statement_changes_nothing[update]",
+        "test_cancelled_statement_changes_nothing[delete]",
+        "test_cancelled_statement_changes_nothing[create]",
         "test_concurrent_merges_insert_no_key_twice[False]",
     },
     "tests/integration/test_spark_source.py": {
@@ -549,6 +555,26 @@ SOAK = {
     "tests/integration/test_workers.py": {
         "test_committer_that_is_stopped_and_killed_loses_and_doubles_no_row[10]",
         "test_committer_that_is_stopped_and_killed_loses_and_doubles_no_upsert",
+    },
+    "tests/integration/test_backups.py": {
+        "test_drill_of_the_page_beside_writers[redis-s3]",
+    },
+    "tests/integration/test_recreated_tables.py": {
+        "test_operation_on_a_recreated_table_changes_the_new_table_or_nothing[repair-conditional-put-4]",
+        "test_operation_on_a_recreated_table_changes_the_new_table_or_nothing[delete a branch-conditional-put-4]",
+        "test_operation_on_a_recreated_table_changes_the_new_table_or_nothing[clean up-conditional-put-4]",
+    },
+    "tests/integration/test_rename_races.py": {
+        *(
+            f"test_write_to_a_table_that_is_renamed_or_dropped_is_committed_or_refused[{write}-{leave}-conditional-put]"
+            for write in ("fragments", "append", "overwrite", "restore", "delete")
+            for leave in ("renamed", "dropped")
+        ),
+        *(
+            f"test_read_of_a_table_that_is_renamed_or_dropped_finds_no_table[{read}-{leave}-conditional-put]"
+            for read in ("open", "open by version", "describe", "indexes", "branches")
+            for leave in ("renamed", "dropped")
+        ),
     },
 }
 

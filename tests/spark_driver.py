@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
+from spark_imports import WITH_IMPORTS
 
 import lancekeep
 import lancekeep.spark
@@ -68,11 +69,8 @@ class Driver:
         self.done = dict(done)
         self._commands = place / commands
         self._commands.unlink(missing_ok=True)
-        tests = Path(__file__).parent
         given = {
-            "PYSPARK_PYTHON": str(tests / "spark_python"),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(tests.parent), str(tests), os.environ.get("PYTHONPATH")))),
+            **WITH_IMPORTS,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": str(place),
             "COMMANDS": str(self._commands),

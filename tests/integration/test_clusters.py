@@ -271,31 +271,37 @@ class Server:
     """A process of `lancekeep serve` that others reach at a port of its own."""
 
     def __init__(self, root: str, cluster: Cluster) -> None:
-        self.cluster_port = unasked_port()
         names = ("host", "certificate", "private_key", "authority")
-        settings = {f"LANCEKEEP_SERVER__CLUSTER_{name.upper()}": getattr(cluster, name) for name in names}
-        settings["LANCEKEEP_SERVER__CLUSTER_PORTS"] = str(self.cluster_port)
+        self._settings = {f"LANCEKEEP_SERVER__CLUSTER_{name.upper()}": getattr(cluster, name) for name in names}
         command = [sys.executable, "-m", "lancekeep", "serve", root, "--port", "0", "--maintenance", "off"]
+        self._command = [*command, "--storage-option", "fsync=false"]
+        self.uri = ""
+        self._start()
+
+    def _start(self) -> None:
+        self.cluster_port = unasked_port()
         self.process = subprocess.Popen(
-            [*command, "--storage-option", "fsync=false"],
+            self._command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **settings},
+            env={**os.environ, **self._settings, "LANCEKEEP_SERVER__CLUSTER_PORTS": str(self.cluster_port)},
         )
-        self.uri = ""
 
     def await_ready(self) -> None:
-        """Wait until the server listens."""
-        assert self.process.stdout is not None
+        """Wait until the server listens. It starts again if its port was taken before it listened."""
         lines: list[str] = []
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             lines.append(line)
             if found := re.search(r"http://[\d.:]+", line):
                 self.uri = found[0]
-                break
-        Thread(target=self.process.stdout.read, daemon=True).start()
-        assert self.uri, f"the server ended: {''.join(lines)}"
+                Thread(target=self.process.stdout.read, daemon=True).start()
+                return
+        assert "Address already in use" in lines[-1], f"the server ended: {''.join(lines)}"
+        self.process.wait()
+        self._start()
+        self.await_ready()
 
     def __enter__(self) -> Server:
         return self

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import lance
 import pyarrow as pa
 import pytest
+from spark_imports import WITH_IMPORTS
 
 import lancekeep
 import lancekeep.spark
@@ -117,7 +118,7 @@ def killed(script: str, lake: Path, argument: str, value: str, table: str) -> No
     """Run an example in a process, and kill the process and its JVM when a table has rows."""
     lake.mkdir(exist_ok=True)
     short_lived = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": short_lived}
+    environment = os.environ | WITH_IMPORTS | {"JDK_JAVA_OPTIONS": short_lived}
     with (lake / "output.txt").open("wb") as output:
         command = [sys.executable, str(EXAMPLES / script), str(lake), argument, value]
         run = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)

@@ -182,7 +182,15 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-FOUND_LATE = {"a version is never taken for cleaned up": 1821}
+FOUND_LATE = {
+    "a second try is believed after a lost reply": 12,
+    "files are discarded although they may be needed": 9,
+    "a version is never taken for cleaned up": 1821,
+    "clean-up keeps nothing": 22,
+    "clean-up goes by no age": 14,
+    "the final manifest is written over": 11,
+    "a drop forgets no rows": 12,
+}
 """Seeds that find faults which take long to find, to begin with: a change of the code may make others of them."""
 MOST = 2000
 """How many seeds are tried before a fault counts as one that is not found."""
