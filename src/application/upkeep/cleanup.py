@@ -34,7 +34,7 @@ from lancekeep.domain.manifest_entry import TABLE
 from lancekeep.domain.naming import ManifestName, NamingScheme, final_names, is_detached_name
 from lancekeep.domain.partitions import published_version
 from lancekeep.domain.protection import protector
-from lancekeep.domain.table import DIGESTS_DIRECTORY, Table, is_reusable
+from lancekeep.domain.table import DIGESTS_DIRECTORY, MOVED_MARKER, Table, is_reusable
 from lancekeep.domain.version_row import VersionRow
 from lancekeep.format.file_references import FileNames
 from lancekeep.format.json_files import parse_reference
@@ -179,7 +179,8 @@ class Cleanup:
     def _look(self, *, files: bool) -> Iterator[_Dataset]:
         """Yield every table, then datasets without an entry.
 
-        A deregistered clone is such a dataset; it may be registered again.
+        A deregistered clone is such a dataset; it may be registered again. A directory that a table has left is none:
+        the versions that stay there for a while name files by the names that they have at the new place.
 
         Args:
             files: Also list the files of the tables to clean. Otherwise list only manifests.
@@ -198,7 +199,9 @@ class Cleanup:
             taken.add(table.location)
             yield self._filled(self._placed(table, selected), files=files)
         for location in self.clones.unowned_datasets(taken):
-            yield self._filled(_Dataset(location, self._root(location), selected=False), files=False)
+            dataset = _Dataset(location, self._root(location), selected=False)
+            if self._retry(partial(self._objects.head, f"{dataset.root.key}/{MOVED_MARKER}")) is None:
+                yield self._filled(dataset, files=False)
 
     def _tiers(self) -> Iterator[_Dataset]:
         """Yield the directories outside of the root that hold data files of tables."""

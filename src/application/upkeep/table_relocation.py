@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -73,6 +74,13 @@ _ATTEMPTS = 200
 
 _BATCH = 512
 """How many objects are in memory at once."""
+
+_IN_FLIGHT = timedelta(minutes=15)
+"""The least age at which a version is removed from the old place if the storage decides about versions.
+
+A commit that has found no fence creates its manifest next. If other versions were committed since, and the table has
+moved, its name must not be free again. The manifest stays unchanged: its own writer may still compare it.
+"""
 
 _LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, MOVED_MARKER}
 """Markers, which describe the directory itself."""
@@ -455,36 +463,44 @@ class TableRelocation:
         if self._ledger.view().owner_of(source.location) is None and places.is_occupied(source):
             if self._ledger.guarantees.lists_directories and v1_table(source.location) is not None:
                 objects.put(f"{old.key}/{DEREGISTERED_MARKER}", MARKER_CONTENT)
-            fences = self._fences(old)
+            fences, awaited = self._fences(old)
             self._copy_references(old, new, replace=False)
             self._copy_detached(old, new)
             if not keep and not self._removal.recorded_readers(source):
-                self._remove(source, target, old, fences)
+                self._remove(source, target, old, fences, awaited)
         objects.delete(places.moving_marker(target))
         self._ledger.commits.forget()
 
-    def _fences(self, root: DatasetRoot) -> list[str]:
-        """Return the keys of the fences that end the histories at the old place.
+    def _fences(self, root: DatasetRoot) -> tuple[list[str], list[str]]:
+        """Return the keys of the fences that end the histories at the old place, and of the versions that stay there.
 
         Raises:
             Damaged: A history has no fence: a branch was created since.
         """
-        found = []
+        fences, awaited = list[str](), list[str]()
         for history in self._ledger.commits.histories(root):
-            names = (info.key for info in self._places.objects.list(history.versions_key))
-            finals = [(version_at(key), key) for key in names if _is_version(key.removeprefix(f"{root.key}/"))]
+            infos = self._places.objects.list(history.versions_key)
+            finals = [info for info in infos if _is_version(info.key.removeprefix(f"{root.key}/"))]
             if not finals:
                 continue
-            _, key = max(finals)
-            if not is_fence(self._get(key), key):
+            fence = max(finals, key=lambda info: version_at(info.key))
+            if not is_fence(self._get(fence.key), fence.key):
                 raise Damaged(
-                    f"the table moved from {root.base_uri}, but {key} was committed there since. Nothing was removed: "
-                    "write its rows to the table, then drop the old directory"
+                    f"the table moved from {root.base_uri}, but {fence.key} was committed there since. Nothing was "
+                    "removed: write its rows to the table, then drop the old directory"
                 )
-            found.append(key)
-        return found
+            fences.append(fence.key)
+            if self._decided_by_storage(root):
+                awaited += [info.key for info in finals if info is not fence and _may_be_awaited(info, fence)]
+        return fences, awaited
 
-    def _remove(self, source: Table, target: Table, old: DatasetRoot, fences: Sequence[str]) -> None:
+    def _decided_by_storage(self, root: DatasetRoot) -> bool:
+        rows = self._ledger.commits.rows
+        return rows.guarantees.derived or (self._ledger.managed and rows.is_released(root.base_uri))
+
+    def _remove(
+        self, source: Table, target: Table, old: DatasetRoot, fences: Sequence[str], awaited: Sequence[str]
+    ) -> None:
         commits, objects = self._ledger.commits, self._places.objects
         objects.put(f"{old.key}/{MOVED_MARKER}", target.location.encode())
         for key in fences:
@@ -495,7 +511,7 @@ class TableRelocation:
                 self._removal.clones.forget(source.location, *latest)
         for history in commits.histories(old):
             self._retry(partial(commits.rows.delete, history.base_uri))
-        stay = {*fences, *(f"{old.key}/{marker}" for marker in (MOVED_MARKER, DEREGISTERED_MARKER))}
+        stay = {*fences, *awaited, *(f"{old.key}/{marker}" for marker in (MOVED_MARKER, DEREGISTERED_MARKER))}
         self._places.remove(old, set(self._places.contents(old)) - stay)
 
     def _finals(self, table: Table) -> list[str]:
@@ -512,6 +528,13 @@ class TableRelocation:
 def _is_version(path: str) -> bool:
     name = _manifest_name(path)
     return name is not None and not name.is_staged
+
+
+def _may_be_awaited(info: ObjectInfo, fence: ObjectInfo) -> bool:
+    """Return whether a commit in flight may still want the name of a version."""
+    if info.modified is None or fence.modified is None:
+        return True
+    return fence.modified - info.modified < _IN_FLIGHT
 
 
 def _manifest_name(path: str) -> ManifestName | None:
