@@ -147,7 +147,8 @@ class Upkeep:
         interrupted at any point, call it again to complete it.
 
         Args:
-            older_than: A time span, or seconds. Must exceed the longest read or restore of an old version.
+            older_than: A time span, or seconds. Must exceed the longest read or restore of an old version, and the
+                longest commit: the storage may accept a late one under the name of a removed version.
             keep: The number of versions of each history that stay; at least 1.
             grace: Must exceed the longest write.
             tables: The tables to clean; by default all, and the manifest table.
