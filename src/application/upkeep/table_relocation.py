@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -28,10 +27,11 @@ from lancekeep.application.entries.unfinished_clones import UnfinishedClones
 from lancekeep.application.rows.digests import Digests
 from lancekeep.application.rows.versions import raise_unless_committed
 from lancekeep.application.upkeep.file_checks import FileChecks, Version
+from lancekeep.application.upkeep.moved_files import is_copied, is_detached, is_version, may_be_awaited
 from lancekeep.application.upkeep.relocation import version_at
 from lancekeep.domain.catalog import CatalogView, Change
 from lancekeep.domain.commit import Conflict
-from lancekeep.domain.dataset_files import REFERENCES, Place
+from lancekeep.domain.dataset_files import REFERENCES
 from lancekeep.domain.errors import (
     ConcurrentModification,
     Damaged,
@@ -44,16 +44,13 @@ from lancekeep.domain.errors import (
 )
 from lancekeep.domain.file_references import same_dataset
 from lancekeep.domain.identifiers import ObjectId
-from lancekeep.domain.layout import BRANCHES, HINT, VERSIONS, DatasetRoot
-from lancekeep.domain.naming import ManifestName, is_detached_name
+from lancekeep.domain.layout import BRANCHES, VERSIONS, DatasetRoot
+from lancekeep.domain.naming import is_detached_name
 from lancekeep.domain.notebook import Shown
 from lancekeep.domain.table import (
-    CLONES_DIRECTORY,
     DEREGISTERED_MARKER,
     MARKER_CONTENT,
     MOVED_MARKER,
-    MOVING_MARKER,
-    RESERVED_MARKER,
     Table,
     is_at,
     relocate_table,
@@ -74,16 +71,6 @@ _ATTEMPTS = 200
 
 _BATCH = 512
 """How many objects are in memory at once."""
-
-_IN_FLIGHT = timedelta(minutes=15)
-"""The least age at which a version is removed from the old place if the storage decides about versions.
-
-A commit that has found no fence creates its manifest next. If other versions were committed since, and the table has
-moved, its name must not be free again. The manifest stays unchanged: its own writer may still compare it.
-"""
-
-_LEFT_BEHIND = {RESERVED_MARKER, DEREGISTERED_MARKER, MOVING_MARKER, MOVED_MARKER}
-"""Markers, which describe the directory itself."""
 
 _ADVICE = "Materialize the clones, or drop them."
 
@@ -176,8 +163,8 @@ class TableRelocation:
         versions = files = size = 0
         for info in self._places.objects.list(f"{root.key}/"):
             path = info.key.removeprefix(f"{root.key}/")
-            versions += _is_version(path)
-            if _is_version(path) or _is_detached(path) or _is_copied(path):
+            versions += is_version(path)
+            if is_version(path) or is_detached(path) or is_copied(path):
                 files, size = files + 1, size + info.size
         readers = self._removal.readers(source)
         places = (self._places.uri(source), self._places.uri(target))
@@ -278,7 +265,7 @@ class TableRelocation:
         other = next(held, None)
         for info in self._places.objects.list(f"{source.key}/"):
             wanted = _moved(info.key, source, target)
-            if not _is_copied(info.key.removeprefix(f"{source.key}/")):
+            if not is_copied(info.key.removeprefix(f"{source.key}/")):
                 continue
             while other is not None and other.key < wanted:
                 other = next(held, None)
@@ -480,7 +467,7 @@ class TableRelocation:
         fences, awaited = list[str](), list[str]()
         for history in self._ledger.commits.histories(root):
             infos = self._places.objects.list(history.versions_key)
-            finals = [info for info in infos if _is_version(info.key.removeprefix(f"{root.key}/"))]
+            finals = [info for info in infos if is_version(info.key.removeprefix(f"{root.key}/"))]
             if not finals:
                 continue
             fence = max(finals, key=lambda info: version_at(info.key))
@@ -491,7 +478,7 @@ class TableRelocation:
                 )
             fences.append(fence.key)
             if self._decided_by_storage(root):
-                awaited += [info.key for info in finals if info is not fence and _may_be_awaited(info, fence)]
+                awaited += [info.key for info in finals if info is not fence and may_be_awaited(info, fence)]
         return fences, awaited
 
     def _decided_by_storage(self, root: DatasetRoot) -> bool:
@@ -523,36 +510,6 @@ class TableRelocation:
 
     def _retry(self, act: Callable[[], T]) -> T:
         return self._ledger.commits.retry.call(act)
-
-
-def _is_version(path: str) -> bool:
-    name = _manifest_name(path)
-    return name is not None and not name.is_staged
-
-
-def _may_be_awaited(info: ObjectInfo, fence: ObjectInfo) -> bool:
-    """Return whether a commit in flight may still want the name of a version."""
-    if info.modified is None or fence.modified is None:
-        return True
-    return fence.modified - info.modified < _IN_FLIGHT
-
-
-def _manifest_name(path: str) -> ManifestName | None:
-    """Return the name of a final or staged manifest of a table or branch; None for any other file."""
-    place = Place.of(path)
-    return None if place is None or place.directory != VERSIONS else ManifestName.parse(place.rest)
-
-
-def _is_detached(path: str) -> bool:
-    place = Place.of(path)
-    return place is not None and place.directory == VERSIONS and is_detached_name(place.rest)
-
-
-def _is_copied(path: str) -> bool:
-    """Return whether a file of a table is copied unchanged."""
-    if path in _LEFT_BEHIND or path.startswith((f"{CLONES_DIRECTORY}/", f"{REFERENCES}/")):
-        return False
-    return not path.endswith(f"{VERSIONS}/{HINT}") and _manifest_name(path) is None and not _is_detached(path)
 
 
 def _moved(key: str, source: DatasetRoot, target: DatasetRoot) -> str:
