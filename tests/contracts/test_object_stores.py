@@ -971,6 +971,22 @@ def test_fsspec_errors_are_translated(
         assert SECRET not in str(caught.value)
 
 
+def test_listing_in_memory_that_meets_a_removed_object_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = MemoryFileSystem(skip_instance_cache=True)
+    filesystem.pipe_file("/listed/a", b"")
+    listed, removed = filesystem.ls, [KeyError("/listed/b")] * 2
+
+    def ls(*arguments: Any, **named: Any) -> Any:
+        if removed:
+            raise removed.pop()
+        return listed(*arguments, **named)
+
+    monkeypatch.setattr(filesystem, "ls", ls)
+    store = FsspecObjectStore(filesystem, "memory://")
+    assert [info.key for info in store.list("listed/")] == ["listed/a"]
+    filesystem.rm("/listed", recursive=True)
+
+
 def test_listing_of_a_directory_bucket_begins_after_a_key() -> None:
     """A directory bucket refuses ``StartAfter``, and lists in no order."""
     client: Any = MagicMock()

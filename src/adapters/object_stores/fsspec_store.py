@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
+_LISTINGS = 100
+"""How often in a row a listing in memory may meet an object that another thread removes."""
+
 _PRUNINGS = 100
 """How often in a row another process may remove a directory that a writer has just created."""
 
@@ -207,7 +210,7 @@ class FsspecObjectStore:
         with self._boundary(directory):
             try:
                 self._filesystem.invalidate_cache()
-                listed = self._filesystem.ls(below.rstrip("/") or "/", detail=True)
+                listed = self._listed(below.rstrip("/") or "/")
             except (FileNotFoundError, NotADirectoryError):
                 return {}
             entries = {}
@@ -220,6 +223,13 @@ class FsspecObjectStore:
                     continue
                 entries[f"{name}/" if found["type"] == "directory" else name] = found
         return dict(sorted(entries.items()))
+
+    def _listed(self, path: str) -> Any:
+        """List a directory. In memory, fsspec fails if it meets an object that another thread removes."""
+        for _ in range(_LISTINGS):
+            with suppress(KeyError):
+                return self._filesystem.ls(path, detail=True)
+        return self._filesystem.ls(path, detail=True)
 
     def _range(self, key: str, start: int, most: int) -> bytes:
         path = self._path(key)
