@@ -25,6 +25,7 @@ PLACES = {
     "conditional-put": "conditional-put://",
     "sqlite": "sqlite://{}/rows.db",
     "storage-managed": None,
+    "left to the storage": "sqlite://{}/rows.db",
 }
 
 
@@ -91,7 +92,8 @@ def test_operation_beside_a_move_is_at_the_new_place_or_refused(
             str(path / "lake"), commit_store=url and url.format(path), mode=mode, storage_options={"fsync": "false"}
         )
         if is_new:
-            catalog.write("t", rows(1, 2))
+            released = {"lancekeep.managed": "storage"} if place == "left to the storage" else None
+            catalog.write("t", rows(1, 2), properties=released)
             catalog.write("t", rows(3), "append")
             if branch:
                 catalog.branches.create("t", branch)

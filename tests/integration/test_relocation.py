@@ -472,6 +472,31 @@ def test_cleanup_after_the_move_removes_what_the_old_place_named(lake: Lake) -> 
     assert lake.rows("new") == [7]
 
 
+def test_cleanup_believes_no_marker_of_a_move_without_a_fence(tmp_path: Path) -> None:
+    """Someone has put the marker beside a clone, which still reads the table."""
+    lake = Lake(str(tmp_path / "lake"), None, {})
+    catalog = lake.connect("v2")
+    catalog.write("t", rows(1, 2))
+    catalog.clone("t", "c")
+    place = tmp_path / "lake" / catalog.find_table("c").location
+    catalog.deregister_table("c")
+    (place / ".lancekeep-moved").write_text("elsewhere")
+    catalog.write("t", rows(7), "overwrite")
+    catalog.upkeep.cleanup(0, grace=0)
+    assert lake.rows(place.name) == [1, 2]
+
+
+@pytest.mark.parametrize(("managed", "kept"), [("storage", 3), ("implementation", 1)])
+def test_versions_stay_at_the_old_place_if_the_storage_decides(local: Lake, managed: str, kept: int) -> None:
+    catalog = local.connect("v2")
+    catalog.write("t", rows(1), properties={"lancekeep.managed": managed})
+    catalog.write("t", rows(2), "append")
+    place = Path(local.root) / catalog.find_table("t").location
+    catalog.upkeep.relocate("t", "new")
+    assert len([*place.glob("_versions/*.manifest")]) == kept
+    assert local.rows("new") == [1, 2]
+
+
 def test_v1_directory_stays_hidden_from_v1_readers(local: Lake) -> None:
     catalog = filled(local)
     catalog.upkeep.relocate("t", "new")

@@ -36,6 +36,7 @@ from lancekeep.domain.partitions import published_version
 from lancekeep.domain.protection import protector
 from lancekeep.domain.table import DIGESTS_DIRECTORY, MOVED_MARKER, Table, is_reusable
 from lancekeep.domain.version_row import VersionRow
+from lancekeep.format.fence import is_fence
 from lancekeep.format.file_references import FileNames
 from lancekeep.format.json_files import parse_reference
 from lancekeep.ports.object_store import ObjectInfo, ObjectStore
@@ -199,9 +200,9 @@ class Cleanup:
             taken.add(table.location)
             yield self._filled(self._placed(table, selected), files=files)
         for location in self.clones.unowned_datasets(taken):
-            dataset = _Dataset(location, self._root(location), selected=False)
-            if self._retry(partial(self._objects.head, f"{dataset.root.key}/{MOVED_MARKER}")) is None:
-                yield self._filled(dataset, files=False)
+            dataset = self._filled(_Dataset(location, self._root(location), selected=False), files=False)
+            if not self._is_left(dataset):
+                yield dataset
 
     def _tiers(self) -> Iterator[_Dataset]:
         """Yield the directories outside of the root that hold data files of tables."""
@@ -244,6 +245,16 @@ class Cleanup:
             unfinished = self._retry(lambda: list(self._objects.unfinished(prefix)))
             own.files += [(info.key.encode(), info) for info in unfinished]
         return dataset
+
+    def _is_left(self, dataset: _Dataset) -> bool:
+        """Return whether a move has left a directory: its marker says so, and a fence ends each history."""
+        if self._retry(partial(self._objects.head, f"{dataset.root.key}/{MOVED_MARKER}")) is None:
+            return False
+        ends = [branch.versions[max(branch.versions)].key for branch in dataset.branches.values() if branch.versions]
+        try:
+            return all(is_fence(self._retry(partial(self._objects.get, key)), key) for key in ends)
+        except (Damaged, ObjectNotFound):
+            return False
 
     def _references(self, dataset: _Dataset) -> set[Reference]:
         """Return the versions to which tags, branches and the entry of a table refer now.

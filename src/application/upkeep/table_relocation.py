@@ -477,13 +477,9 @@ class TableRelocation:
                     "removed: write its rows to the table, then drop the old directory"
                 )
             fences.append(fence.key)
-            if self._decided_by_storage(root):
+            if self._ledger.commits.rows.of(history.base_uri).guarantees.derived:
                 awaited += [info.key for info in finals if info is not fence and may_be_awaited(info, fence)]
         return fences, awaited
-
-    def _decided_by_storage(self, root: DatasetRoot) -> bool:
-        rows = self._ledger.commits.rows
-        return rows.guarantees.derived or (self._ledger.managed and rows.is_released(root.base_uri))
 
     def _remove(
         self, source: Table, target: Table, old: DatasetRoot, fences: Sequence[str], awaited: Sequence[str]
