@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import lance
 import lance.fragment
@@ -11,6 +13,7 @@ import pytest
 from faults import Faulty
 
 import lancekeep
+from lancekeep.adapters.lance.channels import Channel
 from lancekeep.application.catalog import directory_of
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -73,3 +76,22 @@ def test_exact_commit_is_not_repeated_after_lost_race(tmp_path: Path) -> None:
             catalog.commit_fragments(plan, written(catalog, plan), exactly=True)
     staged = list((tmp_path / "lake").glob("*/_versions/*.manifest-*"))
     assert staged == [], "the engine has waited, and staged another manifest"
+
+
+def test_change_that_has_lost_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine tries again as long as other writers commit, for up to half a minute."""
+    store = f"sqlite://{tmp_path}/commits.db"
+    catalog, other = (lancekeep.connect(str(tmp_path / "lake"), commit_store=store) for _ in range(2))
+    catalog.write("t", pa.table({"a": [1]}, SCHEMA))
+    create, tries = Channel.create_table_version, list[int]()
+
+    def overtaken(channel: Channel, request: Any) -> Any:
+        tries.append(request["version"])
+        with ThreadPoolExecutor(1) as pool:  # the engine cannot be called by a thread of its own
+            pool.submit(other.write, "t", pa.table({"a": [3]}, SCHEMA), "append").result()
+        return create(channel, request)
+
+    monkeypatch.setattr(Channel, "create_table_version", overtaken)
+    with pytest.raises(lancekeep.ConcurrentModification, match="another writer has committed version 2"):
+        catalog.commit_change("t", lambda dataset: (dataset.delete("a = 1"), dataset)[1], after=1)
+    assert tries == [2]
